@@ -89,11 +89,11 @@ def _backlog(index: int) -> str:
 
 async def _fill(away: TwinbusNode, messages: int, size_bytes: int) -> None:
     """As diverted senders would have: aliased copies, spread over the queues."""
-    from twinbus.connection_string import parse_connection_string
-    from twinbus.core.encoding import encode_message
-    from twinbus.core.envelope import alias
-    from twinbus.core.parcel import OutgoingMessage
+    from twinbus.common.connection_string import parse_connection_string
     from twinbus.drivers.amqp import AmqpDriver
+    from twinbus.encoding.brokered_message import encode_message
+    from twinbus.encoding.envelope import alias
+    from twinbus.encoding.transit import OutgoingMessage
     from twinbus.message import BrokeredMessage
 
     driver = AmqpDriver.from_connection_string(parse_connection_string(away.connection_string))

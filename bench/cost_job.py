@@ -16,10 +16,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from twinbus.core.cost_report import CostReport
-from twinbus.prices import load_prices
-from twinbus.spark.cost.report import ReportRequest, cost_report
-from twinbus.spark.session import local_session
+from twinbus.cost.price_sheets import load_prices
+from twinbus.cost.report import CostReport
+from twinbus.spark.cost_report.report import ReportRequest, cost_report
+from twinbus.spark.runtime.session import local_session
 
 CORES: Final = 2
 

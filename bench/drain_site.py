@@ -142,9 +142,9 @@ async def _fill(
     has_sessions: bool,
     poison_every: int,
 ) -> None:
-    from twinbus.connection_string import parse_connection_string
-    from twinbus.core.parcel import OutgoingMessage
+    from twinbus.common.connection_string import parse_connection_string
     from twinbus.drivers.amqp import AmqpDriver
+    from twinbus.encoding.transit import OutgoingMessage
 
     session = SESSION if has_sessions else None
     templates = [_template(destination, size_bytes, session) for destination in DESTINATIONS]
@@ -172,8 +172,8 @@ async def _fill(
 
 def _template(destination: str, size_bytes: int, session: str | None) -> tuple[bytes, bytes]:
     """What stands before and behind the id of a message that waits for ``destination``."""
-    from twinbus.core.encoding import encode_message
-    from twinbus.core.envelope import alias
+    from twinbus.encoding.brokered_message import encode_message
+    from twinbus.encoding.envelope import alias
     from twinbus.message import BrokeredMessage
 
     marker = "i" * ID_BYTES

@@ -32,7 +32,7 @@ from bench.run import KILOBYTE, Bench, progress
 from bench.twinbus_node import TwinbusNode
 
 if TYPE_CHECKING:
-    from twinbus.pairing.factory_options import DriverName
+    from twinbus.pairing.client.factory_options import DriverName
 
 QUEUE: Final = "orders"
 TURN_S: Final = 0.4
@@ -252,7 +252,7 @@ async def _fail_over(
         NamespaceManager,
         SendAvailabilityPairedNamespaceOptions,
     )
-    from twinbus.core.events import Diverted, Suspected
+    from twinbus.failover.events import Diverted, Suspected
 
     text, at_s = away.connection_string, dict[type, float]()
     async with (

@@ -25,10 +25,10 @@ from campaign.processes import LAUNCHERS, Launchers
 from campaign.schedule import Fault, schedule
 from campaign.site import Site
 from campaign.syphon import RECEIPTS_SUFFIX
-from twinbus.core.encoding import decode_message
-from twinbus.core.envelope import restore
-from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.encoding.brokered_message import decode_message
+from twinbus.encoding.envelope import restore
+from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import TwinbusError
 
 LOOK_S: Final = 0.5

@@ -25,7 +25,7 @@ from typing import Final
 
 from campaign.history import BY_ITSELF, Event
 from campaign.windows import Window
-from twinbus.core.receipts import ReceiptOutcome
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 # How long a mover may have a chunk in hand before it must give it up (half of a backlog lock).
 CHUNK_S_MAX: Final = 30.0

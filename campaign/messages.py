@@ -16,8 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from campaign.plan import Plan
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections
-from twinbus.amqp.types import (
+from twinbus.amqp.codec.types import (
     Byte,
     Float32,
     Int,
@@ -30,6 +29,7 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, DataSections
 from twinbus.message import BrokeredMessage
 
 __all__ = ["differences", "message_of", "print_of"]

@@ -28,9 +28,9 @@ from campaign.plan import PRIMARY, SECOND_SYPHON, kind_of, queue_properties
 from campaign.processes import BrokerChild
 from campaign.site import Site
 from campaign.syphon import SparkChild
-from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.encoding.brokered_message import decode_message, encode_message
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import TwinbusError
 from twinbus.message import BrokeredMessage
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from campaign.machine import Board, Disk
 from campaign.plan import BROKER_HOST, CLAIMS
-from twinbus.cli.admin_client import AdminClient
-from twinbus.connection_string import ConnectionString, parse_connection_string
+from twinbus.cli.shared.admin_client import AdminClient
+from twinbus.common.connection_string import ConnectionString, parse_connection_string
 from twinbus.errors import TwinbusError
 
 Launchers = Mapping[str, Sequence[str]]

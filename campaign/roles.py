@@ -49,20 +49,19 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.connection_string import parse_connection_string
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.events import PossibleDuplicate
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.core.receipts import Receipt
+from twinbus.common.connection_string import parse_connection_string
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import Receiver, Sender
-from twinbus.drivers.servicebus.sealed import sealed_batch
-from twinbus.errors import TwinbusError
+from twinbus.drivers.azure_sdk.sdk_messages import sealed_batch
+from twinbus.drivers.interface import Receiver, Sender
+from twinbus.encoding.brokered_message import decode_message, encode_message
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.errors import BatchPartlySent, OperationTimeout, ServiceError, TwinbusError
+from twinbus.failover.events import PossibleDuplicate
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.receipts import Receipt
 from twinbus.pairing.backlog_queues import owner_mark
-from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.occurrence import EventRecord
-from twinbus.service_errors import BatchPartlySent, OperationTimeout, ServiceError
+from twinbus.pairing.events import EventRecord
 from verification.fair_clock import FairClock
 
 Send = Callable[[Sequence[BrokeredMessage]], Awaitable[None]]

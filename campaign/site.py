@@ -35,7 +35,7 @@ from campaign.processes import BrokerChild, Child, Launchers
 from campaign.proxy import Line
 from campaign.roles import ADDRESS_VARIABLES, JOURNAL_VARIABLE, PLAN_VARIABLE
 from campaign.syphon import RECEIPTS_SUFFIX, SparkChild, syphon_command
-from twinbus.cli.syphon import EXIT_LEFT
+from twinbus.cli.syphon.commands import EXIT_LEFT
 
 LOOK_S: Final = 0.5
 # A syphon that had to wait for somebody, or could not read a queue, says so; one that was still

@@ -24,7 +24,7 @@ from campaign.cards import JVM, SOURCE, WORKER
 from campaign.history import Event
 from campaign.plan import PRIMARY, SECONDARY, Plan
 from campaign.processes import Child
-from twinbus.core.receipts import ReceiptOutcome
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 RECEIPTS_SUFFIX: Final = ".receipts"
 CHUNK_COUNT: Final = 200

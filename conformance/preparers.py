@@ -22,7 +22,7 @@ from conformance.service import (
     new_rule,
     running_broker,
 )
-from twinbus.broker.config_json import parse_duration_ms
+from twinbus.broker.emulator_config import parse_duration_ms
 
 SERVICEBUS_ENDPOINT_SUFFIX = ""
 """The tests put it behind the name of a namespace; ours has its port there already."""

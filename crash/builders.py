@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from twinbus.broker.store.port import (
+from twinbus.broker.storage.interface import (
     ChunkRow,
     EntityRow,
     LoadedChunk,

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from crash.power import cut_power
 from crash.tally import Tally, Wrong
-from twinbus.broker.store import connection
+from twinbus.broker.storage import sqlite_connection
 
 PART = "control"
 STATES = 200
@@ -14,7 +14,7 @@ STATES = 200
 
 def lose_commits(seed: int) -> Tally:
     """A store with synchronous=NORMAL: it leaves syncing to the checkpoint."""
-    with patch.object(connection, "SYNCHRONOUS", "NORMAL"):
+    with patch.object(sqlite_connection, "SYNCHRONOUS", "NORMAL"):
         tally = cut_power(seed, STATES)
     tally.part = PART
     return tally

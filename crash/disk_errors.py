@@ -23,8 +23,8 @@ from crash.scratch import STORE_NAME, lay_out, scratch_directory, small_limits
 from crash.stories import Story, operations_of, story, take
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import content
-from twinbus.broker.store.port import PutMeta
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import PutMeta
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import StoreFailed, StoreFull, TwinbusError
 
 PART = "I/O errors"

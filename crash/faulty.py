@@ -20,8 +20,8 @@ from unittest.mock import patch
 
 import apsw
 
-from twinbus.broker.store import mark
-from twinbus.broker.store.disk import Disk
+from twinbus.broker.storage import store_files
+from twinbus.broker.storage.store_files import Disk
 
 
 class FaultPlan:
@@ -172,7 +172,7 @@ def faulty_disk(plan: FaultPlan) -> Iterator[str]:
     name = f"faulty-{id(plan)}"
     vfs = _FaultyVFS(name, plan)
     try:
-        with patch.object(mark, "os", _FaultyOs(plan)):
+        with patch.object(store_files, "os", _FaultyOs(plan)):
             yield name
     finally:
         vfs.unregister()

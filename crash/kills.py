@@ -34,8 +34,8 @@ from crash.scratch import (
 from crash.stories import Story, operations_of, story, take
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import content
-from twinbus.broker.store.port import PutMeta
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import PutMeta
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import TwinbusError
 
 PART = "kill points"

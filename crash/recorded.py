@@ -19,11 +19,11 @@ from crash.scratch import STORE_NAME, lay_out, let_go, scratch_directory, small_
 from crash.states import DiskState
 from crash.tally import Complaint, Wrong
 from crash.workload import Workload, content
-from twinbus.broker.store import schema
-from twinbus.broker.store.mark import SLOT_BYTES, MarkRecord, encode, read_mark
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Op, PutMeta
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.interface import Op, PutMeta
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.broker.storage.store_files import SLOT_BYTES, MarkRecord, encode, read_mark
 from twinbus.errors import TwinbusError
 
 COMMITS = 40

@@ -16,8 +16,7 @@ from unittest.mock import patch
 
 import apsw
 
-from twinbus.broker.store.disk import Disk
-from twinbus.broker.store.mark import CommitMarker
+from twinbus.broker.storage.store_files import CommitMarker, Disk
 
 
 @dataclass(frozen=True, slots=True)

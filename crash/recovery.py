@@ -24,9 +24,9 @@ from crash.states import crash_states
 from crash.stories import story
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import content
-from twinbus.broker.store.doctor import Doctor, StoreReport
-from twinbus.broker.store.findings import FindingKind
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.repair.findings import FindingKind
+from twinbus.broker.storage.repair.store_repair import Doctor, StoreReport
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 PART = "doctor"
 

@@ -27,9 +27,9 @@ from crash.recorded import SMALL_PAGE_BYTES
 from crash.scratch import STORE_NAME, files_of, lay_out, let_go, scratch_directory, small_limits
 from crash.tally import Complaint, Tally, Wrong
 from crash.workload import Workload, answers_in_time, content
-from twinbus.broker.store import schema
-from twinbus.broker.store.port import DeleteChunks, Op, PutChunk, Recovered
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.interface import DeleteChunks, Op, PutChunk, Recovered
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import StoreCorrupt, StoreVersionMismatch
 
 PART = "flipped bits"

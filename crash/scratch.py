@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from twinbus.broker.store import housekeeping, writer
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import sqlite_writer
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 STORE_NAME = "store.db"
 
@@ -32,12 +32,12 @@ def small_limits() -> Iterator[None]:
     """Checkpoints and housekeeping in the middle of a short run, by count and not by the clock."""
     with ExitStack() as stack:
         for module, name, value in (
-            (writer, "CHECKPOINT_COMMITS", 7),
-            (housekeeping, "FREE_PAGES_KEPT", 1),
-            (housekeeping, "SLICE_PAGES", 2),
-            (housekeeping, "SLICE_ROWS", 4),
-            (housekeeping, "SLICE_S", 0.0),
-            (housekeeping, "IDLE_LOG_PAGES", 1),
+            (sqlite_writer, "CHECKPOINT_COMMITS", 7),
+            (sqlite_writer, "FREE_PAGES_KEPT", 1),
+            (sqlite_writer, "SLICE_PAGES", 2),
+            (sqlite_writer, "SLICE_ROWS", 4),
+            (sqlite_writer, "SLICE_S", 0.0),
+            (sqlite_writer, "IDLE_LOG_PAGES", 1),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

@@ -19,10 +19,10 @@ import apsw
 from crash.faulty import FaultPlan, FaultyDisk, faulty_disk
 from crash.scratch import STORE_NAME, files_of, lay_out, scratch_directory, small_limits
 from crash.workload import Workload, content
-from twinbus.broker.store import schema
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Op
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.interface import Op
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 MAINTAIN = "maintain"
 REOPEN = "reopen"

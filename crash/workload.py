@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from crash.builders import share_of, sheet_of
-from twinbus.broker.store.port import (
+from twinbus.broker.storage.interface import (
     SEQ_MAX,
     ChunkRow,
     DeleteChunks,

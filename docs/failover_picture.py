@@ -9,7 +9,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from twinbus.core.failover import TRANSITIONS, Health, Signal
+from twinbus.failover.state_machine import TRANSITIONS, Health, Signal
 
 sys.path.insert(0, str(Path(__file__).parent))
 from flow_picture import box, page, text, way

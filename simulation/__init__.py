@@ -14,8 +14,8 @@
     coverage    which pairs of state and signal were visited, and what has to happen sometimes
     run         one seed, many seeds; many: many processes
 
-Rule 1: everything that decides is the code of ``twinbus.core``; only what is outside of it (time,
-        networks, services, callers) is simulated.
+Rule 1: everything that decides is the code of ``twinbus.failover``; only what is outside of it
+        (time, networks, services, callers) is simulated.
 Rule 2: a schedule depends on its seed alone: not on the machine, the hash seed or other schedules.
 Rule 3: a check restates a promise in its own words and keeps its own notes; it does not take the
         core's word for it.

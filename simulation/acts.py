@@ -13,11 +13,11 @@ from simulation.home_checks import check_buried, check_completed
 from simulation.network import Request
 from simulation.services import LOCK_S, Backlog, Home, Item
 from simulation.world import World
-from twinbus.core.encoding import encode_message
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import ReceivedMessage
+from twinbus.encoding.brokered_message import encode_message
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import MessageNotFound, MessageRefused, ServiceError
 from twinbus.message import BrokeredMessage
-from twinbus.service_errors import MessageNotFound, MessageRefused, ServiceError
 
 CHUNK_COUNT: Final = 6
 GRACE_S: Final = 15.0

@@ -21,11 +21,11 @@ from simulation.sends import Run
 from simulation.services import Backlog, Home, Mail
 from simulation.watch import FactoryWatch, Watch
 from simulation.world import Process, World
-from twinbus.core.chunk_ledger import ChunkLedger
-from twinbus.core.classifier import Classifier
-from twinbus.core.events import Diverted, EntityHeld, PingPrimary, Restored, SuspicionCleared
-from twinbus.core.failover import Health
-from twinbus.core.lifecycle import (
+from twinbus.errors import FactoryFaulted, ServerBusy, ServiceError
+from twinbus.failover.backlog_rotation import BacklogRotation, QueueAffinity
+from twinbus.failover.error_classifier import Classifier
+from twinbus.failover.events import Diverted, EntityHeld, PingPrimary, Restored, SuspicionCleared
+from twinbus.failover.pair_lifecycle import (
     CloseFactory,
     Effect,
     FaultFactory,
@@ -33,13 +33,13 @@ from twinbus.core.lifecycle import (
     Side,
     StopPings,
 )
-from twinbus.core.rotation import BacklogRotation, QueueAffinity
-from twinbus.core.sending import (
+from twinbus.failover.send_decision import (
     CredentialHistory,
     SendDecision,
     SendPolicy,
 )
-from twinbus.service_errors import FactoryFaulted, ServerBusy, ServiceError
+from twinbus.failover.state_machine import Health
+from twinbus.mover.planning.chunk_ledger import ChunkLedger
 
 PING_TIMEOUT_S = 6.0
 # Whoever waits for an entity's health is woken a moment after it changed, in no certain order.

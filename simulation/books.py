@@ -11,7 +11,7 @@ from random import Random
 from simulation.application import Factory, Namespaces
 from simulation.services import Mail
 from simulation.world import World
-from twinbus.core.rotation import QueueAffinity
+from twinbus.failover.backlog_rotation import QueueAffinity
 
 # Longer than the longest pause of a withdrawn queue.
 LONG_S = 120.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from twinbus.core.events import Event, PingPrimary
-from twinbus.core.failover import TRANSITIONS, EntityFailover, Health, Signal
+from twinbus.failover.events import Event, PingPrimary
+from twinbus.failover.state_machine import TRANSITIONS, EntityFailover, Health, Signal
 
 PAIRS: Final = tuple((health, signal) for health, row in TRANSITIONS.items() for signal in row)
 

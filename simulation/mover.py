@@ -1,6 +1,6 @@
 """A process that brings the backlog home, with the real planner, ledger and board inside.
 
-What ``twinbus.pairing.mover_chunk`` awaits is yielded here: a lane is a generator, one for each
+What ``twinbus.mover.chunk_transfer`` awaits is yielded here: a lane is a generator, one for each
 backlog queue, which asks, sleeps or idles; it can be killed between any two of these.
 
 Rule 1: what goes where, what an error means, what may be completed: the core says it.
@@ -18,7 +18,21 @@ from simulation.acts import CHUNK_COUNT, GRACE_S
 from simulation.network import Request
 from simulation.services import Backlog, Home, Mail
 from simulation.world import Process, World
-from twinbus.core.chunk import (
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import (
+    MessageNotFound,
+    OperationTimeout,
+    ServerBusy,
+    ServiceError,
+)
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.planning.chunk_ledger import (
+    ChunkLedger,
+    LedgerError,
+    MoverIdentity,
+    RestoredDelivery,
+)
+from twinbus.mover.planning.chunk_plan import (
     DeliveryRules,
     MoveErrorClass,
     PoisonMessage,
@@ -29,23 +43,14 @@ from twinbus.core.chunk import (
     split_batch,
     split_into_batches,
 )
-from twinbus.core.chunk_aside import DeferredMessages
-from twinbus.core.chunk_board import (
-    Backoff,
+from twinbus.mover.planning.circuit_breaker import (
     CircuitState,
     DestinationCircuits,
     SendPermission,
     SendSignal,
 )
-from twinbus.core.chunk_ledger import ChunkLedger, LedgerError, MoverIdentity, RestoredDelivery
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.receipts import ReceiptOutcome
-from twinbus.service_errors import (
-    MessageNotFound,
-    OperationTimeout,
-    ServerBusy,
-    ServiceError,
-)
+from twinbus.mover.planning.deferred_messages import DeferredMessages
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 CHUNK_S_MAX: Final = 4.0
 TIMEOUT_S: Final = 5.0

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from simulation.services import BREAKS, MUTE, REFUSALS, SILENT, SLOW, WELL, Service
 from simulation.world import Process, World
-from twinbus.service_errors import OperationTimeout, ServiceError
+from twinbus.errors import OperationTimeout, ServiceError
 
 TRAVEL_S: Final = 0.05
 # One packet in twenty meets a traffic jam: longer than the shortest timeouts.

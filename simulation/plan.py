@@ -11,8 +11,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from simulation.services import BREAKS, MUTE, REFUSALS, SILENT, SLOW
-from twinbus.core.failover import FailoverPolicy
-from twinbus.core.retry import RetryPolicy
+from twinbus.failover.backoff import RetryPolicy
+from twinbus.failover.state_machine import FailoverPolicy
 
 PATHS: Final = ("orders", "invoices")
 ACTIVE_S: Final = 45.0

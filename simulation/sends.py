@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, assert_never
 from simulation.network import Request
 from simulation.plan import Letter
 from simulation.services import Backlog, Home, Mail, Service
-from twinbus.core.deadline import Deadline
-from twinbus.core.events import Event
-from twinbus.core.sending import (
+from twinbus.errors import MessageRefused, MessageTooLarge, SendInterrupted, ServiceError
+from twinbus.failover.events import Event
+from twinbus.failover.send_decision import (
+    Deadline,
     SendDecision,
     SendFailed,
     SendSucceeded,
@@ -26,7 +27,6 @@ from twinbus.core.sending import (
     cancelled_attempt,
     first_attempt_s,
 )
-from twinbus.service_errors import MessageRefused, MessageTooLarge, SendInterrupted, ServiceError
 
 if TYPE_CHECKING:
     from simulation.application import Factory

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,

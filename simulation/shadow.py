@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,

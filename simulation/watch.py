@@ -30,7 +30,16 @@ from simulation.shadow import (
     Shadow,
 )
 from simulation.world import Broken, World
-from twinbus.core.events import (
+from twinbus.errors import (
+    AuthenticationFailed,
+    BacklogExhausted,
+    OperationTimeout,
+    SendInterrupted,
+    ServerBusy,
+    ServiceError,
+    TwinbusError,
+)
+from twinbus.failover.events import (
     BacklogQueueReinstated,
     BacklogQueueWithdrawn,
     Diverted,
@@ -41,15 +50,6 @@ from twinbus.core.events import (
     RestoreDelayed,
     Suspected,
     SuspicionCleared,
-)
-from twinbus.errors import TwinbusError
-from twinbus.service_errors import (
-    AuthenticationFailed,
-    BacklogExhausted,
-    OperationTimeout,
-    SendInterrupted,
-    ServerBusy,
-    ServiceError,
 )
 
 if TYPE_CHECKING:

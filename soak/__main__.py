@@ -23,7 +23,7 @@ from soak.plan import NAMESPACE, Plan
 from soak.roles import Book, Field, receive, receive_sessions, send, visit
 from soak.watch import Sample, Verdict, judge, look_at
 from twinbus.broker.access.sas import make_token
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 
 LOOK_EVERY_S = 2.0
 DRAIN_S_MAX = 120.0

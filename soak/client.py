@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.events import (
     ConnectionClosed,
@@ -21,10 +22,10 @@ from twinbus.amqp.events import (
     SessionBegun,
 )
 from twinbus.amqp.link import ReceiverLink, SenderLink
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Accepted, Attach, Disposition, Source, Target
-from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.session import Session
-from twinbus.amqp.types import Symbol
 
 ANSWER_TIMEOUT_S = 60.0
 SESSION_FILTER = Symbol("com.microsoft:session-filter")

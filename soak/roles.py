@@ -14,10 +14,11 @@ from random import Random
 
 from soak.client import SESSION_FILTER, Client, ClientError
 from soak.plan import SESSIONS_PER_QUEUE, Plan
+from twinbus.amqp.codec.types import Int, Long
 from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Accepted, Modified
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Int, Long
 
 CREDIT = 20
 ABANDONED_SHARE = 0.02

@@ -89,7 +89,7 @@ def test_the_spark_packages_import_without_spark(bare: Path) -> None:
     code = (
         "import twinbus.spark, pyspark_servicebus, importlib.resources as r\n"
         "print(hasattr(pyspark_servicebus, 'DefaultSource'))\n"
-        "print((r.files('twinbus.spark') / 'log4j2.properties').is_file())"
+        "print((r.files('twinbus.spark.runtime') / 'log4j2.properties').is_file())"
     )
     assert run(bare / "python", "-c", code).split() == ["False", "True"]
 

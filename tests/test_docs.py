@@ -19,15 +19,15 @@ import typer
 
 from tests.support.source import parse
 from twinbus.cli import app
-from twinbus.core.envelope import Reason
-from twinbus.core.receipts import ReceiptOutcome
+from twinbus.encoding.envelope import Reason
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.hosting import SyphonHosting
+from twinbus.mover.planning.receipts import ReceiptOutcome
+from twinbus.pairing.syphon_hosting import SyphonHosting
+from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef
 from twinbus.spark.connector.column_types import TYPE_NAMES
-from twinbus.spark.connector.columns import COLUMNS
+from twinbus.spark.connector.message_columns import COLUMNS
 from twinbus.spark.connector.options import READ_OPTIONS, WRITE_OPTIONS
-from twinbus.spark.connector.outgoing import check_columns
-from twinbus.spark.references import OPTION_NAMES, NamespaceRef
+from twinbus.spark.connector.row_encoder import check_columns
 from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 from twinbus.spark.syphon.settings import SyphonSettings
 

@@ -9,10 +9,14 @@ import pytest
 
 LOADED_BUT_NOT_NEEDED = {
     "twinbus.cli": ["twinbus.broker.broker", "twinbus.drivers", "pyspark"],
-    "twinbus.cli.syphon_session": ["twinbus.drivers", "twinbus.broker.broker", "pyspark"],
+    "twinbus.cli.syphon.spark_session": ["twinbus.drivers", "twinbus.broker.broker", "pyspark"],
     "twinbus.broker": ["twinbus.broker.broker"],
-    "twinbus.spark.syphon.source": ["twinbus.drivers.amqp", "twinbus.core.chunk", "pyarrow"],
-    "twinbus.spark.references": ["twinbus.drivers.amqp"],
+    "twinbus.spark.syphon.data_source": [
+        "twinbus.drivers.amqp",
+        "twinbus.mover.planning.chunk_plan",
+        "pyarrow",
+    ],
+    "twinbus.spark.connection_refs": ["twinbus.drivers.amqp"],
 }
 
 

@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from twinbus.cli import app
-from twinbus.cli.wanted import namespace_specs
+from twinbus.cli.broker.run import namespace_specs
 from verification.wheel_check import constraints_in, problems_in
 
 ROOT = next(each for each in Path(__file__).resolve().parents if (each / "Makefile").is_file())

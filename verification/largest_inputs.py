@@ -25,25 +25,28 @@ from tests.model import rig as rigs
 from tests.model.rig import MemoryClient, Rig
 from tests.support.catalogue_changes import unheard
 from tests.support.simulated_loop import Timer
+from twinbus.amqp.codec.types import Symbol, Timestamp
 from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
 from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Attach, Source, Target
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.access.claims import RuleSet
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import facts_of
-from twinbus.broker.entities.filters import (
+from twinbus.broker.access.rules import RuleSet
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     RuleDescription,
     SqlFilter,
 )
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.peer import ClientConnection
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.turns import ITERATION_S
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, facts_of, pack_record
+from twinbus.broker.fairness.loop_turns import ITERATION_S
+from twinbus.broker.server.connection import ClientConnection
+from twinbus.broker.storage.memory_store import MemoryStore
 from verification.fuzz import speed
 
 REPEATS: Final = 3

@@ -12,4 +12,4 @@ from contextlib import suppress
 from importlib import import_module
 
 with suppress(ImportError):  # PySpark without pyarrow: other data sources may do without.
-    DefaultSource = import_module("twinbus.spark.connector.source").ServiceBusDataSource
+    DefaultSource = import_module("twinbus.spark.connector.data_source").ServiceBusDataSource

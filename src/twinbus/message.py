@@ -50,9 +50,9 @@ class BrokeredMessage:
 
     body: Any = field(default=b"", kw_only=False)
     """``bytes`` or text (sent as UTF-8), a list of ``bytes`` (several data sections), one of
-    ``twinbus.amqp.message``'s AmqpValue, AmqpSequence and DataSections, or None for no body.
-    What was received is bytes, one of the three, or None; a body whose decoding would hold its
-    receiver up (thousands of map keys that are numbers or UUIDs) is an UndecodedBody. One of
+    ``twinbus.amqp.message.message``'s AmqpValue, AmqpSequence and DataSections, or None for no
+    body. What was received is bytes, one of the three, or None; a body whose decoding would hold
+    its receiver up (thousands of map keys that are numbers or UUIDs) is an UndecodedBody. One of
     thousands of elements is decoded when somebody looks at it."""
 
     message_id: str | int | bytes | UUID | None = field(default_factory=lambda: str(uuid4()))
@@ -77,7 +77,7 @@ class BrokeredMessage:
     """When the message becomes visible; None for at once."""
     properties: dict[str, Any] = field(default_factory=dict)
     """The application's own: text, numbers, booleans, bytes, UUIDs, aware datetimes, and the
-    classes of ``twinbus.amqp.types`` where the exact AMQP type matters."""
+    classes of ``twinbus.amqp.codec.types`` where the exact AMQP type matters."""
 
     sequence_number: int | None = None
     """From here on: what the service says about a message that was received."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker import ingest
-from twinbus.broker.entities import dead_letter, fates, writing
-from twinbus.broker.entities.fan_out import Distribution
-from twinbus.broker.entities.history import DuplicateHistory
-from twinbus.broker.entities.locks import LockRun, LockTable
-from twinbus.broker.entities.sessions import SessionLock, Sessions
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.engine import message_transitions, outcomes, write_batch
+from twinbus.broker.engine.duplicate_detection import DuplicateHistory
+from twinbus.broker.engine.fan_out import Distribution
+from twinbus.broker.engine.locks import LockRun, LockTable
+from twinbus.broker.engine.sessions import SessionLock, Sessions
+from twinbus.broker.namespace.namespace import Namespace
+from twinbus.broker.server import ingest
 
 
 class _Lowest:
@@ -85,30 +85,30 @@ def keep_ids_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 def give_no_reason(patch: pytest.MonkeyPatch) -> None:
     """A dead letter does not say why it is one."""
-    patch.setattr(dead_letter, "_with_reason", lambda bare, _outcome: bare)
+    patch.setattr(outcomes, "_with_reason", lambda bare, _outcome: bare)
 
 
 def count_attempts_in_memory(patch: pytest.MonkeyPatch) -> None:
     """Of a message that was given back, the delivery count is not written."""
-    save = fates._save_state
+    save = message_transitions._save_state
 
     def rarely(queue: Any, chunk: Any, index: int) -> None:
         chunk.unsaved = True
         if chunk.deferred >> index & 1:
             save(queue, chunk, index)
 
-    patch.setattr(fates, "_save_state", rarely)
+    patch.setattr(message_transitions, "_save_state", rarely)
 
 
 def keep_session_states_in_memory(patch: pytest.MonkeyPatch) -> None:
     """The state of a session is acknowledged and never written."""
-    freeze = writing.freeze
+    freeze = write_batch.freeze
 
     def forgetful(queue: Any, now: Any) -> Any:
         queue.batch.session_states.clear()
         return freeze(queue, now)
 
-    patch.setattr("twinbus.broker.entities.queue.freeze", forgetful)
+    patch.setattr("twinbus.broker.engine.queue.freeze", forgetful)
 
 
 def take_a_session_from_its_holder(patch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.store.arguments import KnownQueueChanges
+from twinbus.broker.namespace.catalogue_plan import Draft
+from twinbus.broker.namespace.namespace import Namespace
+from twinbus.broker.storage.operation_checks import KnownQueueChanges
 
 
 def apply_before_written(patch: pytest.MonkeyPatch) -> None:

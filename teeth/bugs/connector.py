@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.spark.connector import brain
-from twinbus.spark.connector.brain import StreamCoordinator
-from twinbus.spark.connector.holding import LockLedger
-from twinbus.spark.connector.rereading import LockedMessageReader
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.spark.connector import coordinator
+from twinbus.spark.connector.coordinator import StreamCoordinator
+from twinbus.spark.connector.lock_ledger import LockLedger
+from twinbus.spark.connector.partition_reader import LockedMessageReader
 
 _SETTLING: set[asyncio.Task[Any]] = set()
 
@@ -29,7 +29,7 @@ def settle_before_the_batch_is_written(patch: pytest.MonkeyPatch) -> None:
         return answer
 
     # The table of answers has the method itself.
-    patch.setitem(brain._ANSWERS, "sealed", hasty)
+    patch.setitem(coordinator._ANSWERS, "sealed", hasty)
 
 
 def drop_the_message_that_rang(patch: pytest.MonkeyPatch) -> None:

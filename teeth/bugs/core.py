@@ -14,15 +14,17 @@ from simulation.application import Parts
 from simulation.coverage import WatchedFailover
 from simulation.mover import Chunk, Mover, Work
 from simulation.services import Home
-from twinbus.core.chunk import MoveErrorClass as HomeVerdict
-from twinbus.core.chunk import classify_error, poison_from_error
-from twinbus.core.chunk_ledger import RestoredDelivery
-from twinbus.core.classifier import BACKLOG_ERRORS, BacklogErrorClass, Classifier, PrimaryErrorClass
-from twinbus.core.events import BacklogQueueWithdrawn, Event
-from twinbus.core.failover import FailoverPolicy, Health, Signal
-from twinbus.core.lifecycle import Effect, PairLifecycle
-from twinbus.core.rotation import BacklogQueueChoice, BacklogRotation, QueueAffinity
-from twinbus.core.sending import (
+from twinbus.errors import MessageRefused, OperationTimeout, ServerBusy, ServiceError
+from twinbus.failover.backlog_rotation import BacklogQueueChoice, BacklogRotation, QueueAffinity
+from twinbus.failover.error_classifier import (
+    BACKLOG_ERRORS,
+    BacklogErrorClass,
+    Classifier,
+    PrimaryErrorClass,
+)
+from twinbus.failover.events import BacklogQueueWithdrawn, Event
+from twinbus.failover.pair_lifecycle import Effect, PairLifecycle
+from twinbus.failover.send_decision import (
     SendDecision,
     SendFailed,
     SendSucceeded,
@@ -30,7 +32,10 @@ from twinbus.core.sending import (
     SendToPrimary,
     Step,
 )
-from twinbus.service_errors import MessageRefused, OperationTimeout, ServerBusy, ServiceError
+from twinbus.failover.state_machine import FailoverPolicy, Health, Signal
+from twinbus.mover.planning.chunk_ledger import RestoredDelivery
+from twinbus.mover.planning.chunk_plan import MoveErrorClass as HomeVerdict
+from twinbus.mover.planning.chunk_plan import classify_error, poison_from_error
 
 
 class LateSuccessRestores(WatchedFailover):

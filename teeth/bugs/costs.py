@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.amqp import performatives, scan, wire
+from twinbus.amqp import performatives
+from twinbus.amqp.codec import primitives
+from twinbus.amqp.message import sections
 
 
 def count_no_keys(patch: pytest.MonkeyPatch) -> None:
     """Map keys of every type are free, also those whose hashes a peer can choose."""
-    patch.setattr(wire, "charge_key", lambda _cost, _budget: None)
+    patch.setattr(primitives, "charge_key", lambda _cost, _budget: None)
 
 
 def let_performatives_grow(patch: pytest.MonkeyPatch) -> None:
@@ -19,4 +21,4 @@ def let_performatives_grow(patch: pytest.MonkeyPatch) -> None:
 
 def check_bodies_in_one_piece(patch: pytest.MonkeyPatch) -> None:
     """No body is large enough to be checked in steps."""
-    patch.setattr(scan, "STEP_BYTES", 1 << 30)
+    patch.setattr(sections, "STEP_BYTES", 1 << 30)

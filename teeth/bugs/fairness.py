@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.broker.fair_queue import FairQueue, Flow
-from twinbus.broker.fair_share import Account, Holder, SharedCapacity
+from twinbus.broker.fairness.fair_queue import FairQueue, Flow
+from twinbus.broker.fairness.shares import Account, Holder, SharedCapacity
 
 
 def give_everything_to_the_loudest(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinbus.broker.access import sas
-from twinbus.broker.administration import call, forward_rights
+from twinbus.broker.http.atom import forward_rights, requests
 
 
 def cover_what_is_below(patch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def cover_what_is_below(patch: pytest.MonkeyPatch) -> None:
 
 def let_every_administrator_forward(patch: pytest.MonkeyPatch) -> None:
     """Manage on the source is enough; nobody asks about the target."""
-    patch.setattr(call, "check_forwards", lambda *_arguments: None)
+    patch.setattr(requests, "check_forwards", lambda *_arguments: None)
 
 
 def take_any_token_as_proof(patch: pytest.MonkeyPatch) -> None:

@@ -9,25 +9,30 @@ from typing import Any
 import apsw
 import pytest
 
-from twinbus.broker.store import connection, create, sqlite, writer, writes
-from twinbus.broker.store.audit import IntegrityCheck
-from twinbus.broker.store.disk import Disk
-from twinbus.broker.store.mark import CommitMarker
-from twinbus.broker.store.port import (
+from twinbus.broker.storage import (
+    sqlite_connection,
+    sqlite_operations,
+    sqlite_store,
+    sqlite_writer,
+    store_files,
+)
+from twinbus.broker.storage.integrity_check import IntegrityCheck
+from twinbus.broker.storage.interface import (
     SEQ_BITS,
     SEQ_MAX,
     ChunkRow,
     PutScheduled,
     Recovered,
 )
-from twinbus.broker.store.reads import RowReader
-from twinbus.broker.store.sqlite import SqliteStore
-from twinbus.broker.store.writer import Writer
+from twinbus.broker.storage.sqlite_reader import RowReader
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.broker.storage.sqlite_writer import Writer
+from twinbus.broker.storage.store_files import CommitMarker, Disk
 
 
 def leave_syncing_to_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """synchronous=NORMAL."""
-    patch.setattr(connection, "SYNCHRONOUS", "NORMAL")
+    patch.setattr(sqlite_connection, "SYNCHRONOUS", "NORMAL")
 
 
 def write_the_ledger_apart(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +51,7 @@ def write_the_ledger_apart(patch: pytest.MonkeyPatch) -> None:
 def mark_what_is_not_yet_durable(patch: pytest.MonkeyPatch) -> None:
     """The mark runs ahead of its commit."""
     marks: list[CommitMarker] = []
-    open_mark, update_ledger = CommitMarker.__init__, writes.update_ledger
+    open_mark, update_ledger = CommitMarker.__init__, sqlite_operations.update_ledger
 
     def remembered(mark: CommitMarker, *arguments: Any) -> None:
         open_mark(mark, *arguments)
@@ -57,7 +62,7 @@ def mark_what_is_not_yet_durable(patch: pytest.MonkeyPatch) -> None:
         marks[-1].record(commit_number)
 
     patch.setattr(CommitMarker, "__init__", remembered)
-    patch.setattr(writer, "update_ledger", early)
+    patch.setattr(sqlite_writer, "update_ledger", early)
 
 
 def write_no_mark(patch: pytest.MonkeyPatch) -> None:
@@ -85,26 +90,26 @@ class _UnsyncedDisk:
 
 def leave_the_directory_unsynced(patch: pytest.MonkeyPatch) -> None:
     """A new store's name is not durable when the store is used."""
-    make = create.create_store
+    make = store_files.create_store
 
     def hasty(path: Path, disk: Disk, vfs: str | None) -> None:
         make(path, _UnsyncedDisk(disk), vfs)  # type: ignore[arg-type]
 
-    patch.setattr(sqlite, "create_store", hasty)
+    patch.setattr(sqlite_store, "create_store", hasty)
 
 
 def create_it_in_its_place(patch: pytest.MonkeyPatch) -> None:
     """A new store is made under its own name, not under that of a draft."""
 
     def hasty(path: Path, disk: Disk, vfs: str | None) -> None:
-        connection = create.open_writer(path, vfs, create=True)
-        create._fill(connection)
+        connection = store_files.open_writer(path, vfs, create=True)
+        store_files._fill(connection)
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        create.checkpoint_on_close(connection, True)
+        store_files.checkpoint_on_close(connection, True)
         connection.close()
         disk.sync_directory(path.parent)
 
-    patch.setattr(sqlite, "create_store", hasty)
+    patch.setattr(sqlite_store, "create_store", hasty)
 
 
 def believe_every_body(patch: pytest.MonkeyPatch) -> None:
@@ -160,12 +165,12 @@ def number_from_the_last_row(patch: pytest.MonkeyPatch) -> None:
 
 def lose_the_schedule(patch: pytest.MonkeyPatch) -> None:
     """The second of two scheduled messages of one commit is not written."""
-    put = writes._WRITERS[PutScheduled]
+    put = sqlite_operations._WRITERS[PutScheduled]
 
     def short(cursor: apsw.Cursor, ops: list[PutScheduled]) -> None:
         put(cursor, ops[:1])
 
-    patch.setitem(writes._WRITERS, PutScheduled, short)
+    patch.setitem(sqlite_operations._WRITERS, PutScheduled, short)
 
 
 def number_queues_from_the_last_one(patch: pytest.MonkeyPatch) -> None:

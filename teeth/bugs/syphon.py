@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from twinbus.core import chunk, envelope_home
-from twinbus.core.chunk import MoveErrorClass, PoisonMessage, classify_error
-from twinbus.core.chunk_aside import DeferredMessages
-from twinbus.core.chunk_ledger import RestoredDelivery
-from twinbus.core.events import Event
-from twinbus.core.receipts import ReceiptOutcome
-from twinbus.core.sending import SendDecision, SendSucceeded, SendToBacklog, Step
-from twinbus.drivers.amqp.sending import SenderEndpoint
-from twinbus.pairing import mover_queue
-from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.mover_chunk import ChunkTransfer
-from twinbus.service_errors import ServiceError
+from twinbus.drivers.amqp.sender_endpoint import SenderEndpoint
+from twinbus.encoding.envelope import restored_message
+from twinbus.errors import ServiceError
+from twinbus.failover.events import Event
+from twinbus.failover.send_decision import SendDecision, SendSucceeded, SendToBacklog, Step
+from twinbus.mover import queue_mover
+from twinbus.mover.backlog_search import BacklogSearch
+from twinbus.mover.chunk_transfer import ChunkTransfer
+from twinbus.mover.planning import chunk_plan
+from twinbus.mover.planning.chunk_ledger import RestoredDelivery
+from twinbus.mover.planning.chunk_plan import MoveErrorClass, PoisonMessage, classify_error
+from twinbus.mover.planning.deferred_messages import DeferredMessages
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 # A busy primary is this late to answer: long enough for something to happen meanwhile.
 HASTE_S = 1.0
@@ -85,7 +86,7 @@ def give_no_reason(patch: pytest.MonkeyPatch) -> None:
 def forget_what_was_set_aside(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks again for what was deferred."""
     patch.setattr(DeferredMessages, "add", lambda _self, _path, _numbers: None)
-    patch.setattr(mover_queue, "find_deferred", lambda *_args, **_more: {})
+    patch.setattr(queue_mover, "find_deferred", lambda *_args, **_more: {})
 
 
 def look_at_known_queues_only(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +100,7 @@ def look_at_known_queues_only(patch: pytest.MonkeyPatch) -> None:
 
 def move_what_belongs_to_others(patch: pytest.MonkeyPatch) -> None:
     """The mark of a pair is not looked at."""
-    patch.setattr(chunk, "is_accepted", lambda *_args: True)
+    patch.setattr(chunk_plan, "is_accepted", lambda *_args: True)
 
 
 def hide_doubt(patch: pytest.MonkeyPatch) -> None:
@@ -109,32 +110,32 @@ def hide_doubt(patch: pytest.MonkeyPatch) -> None:
 
 def leave_the_aliases_on(patch: pytest.MonkeyPatch) -> None:
     """The properties of the detour come home with the message."""
-    take = envelope_home._take_aliases
+    take = restored_message._take_aliases
 
     def kept(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:
         found, _others = take(buf, start, stop)
         return found, buf[start:stop]
 
-    patch.setattr(envelope_home, "_take_aliases", kept)
-    patch.setattr(envelope_home, "restore_plain", lambda _encoded, _at: None)
+    patch.setattr(restored_message, "_take_aliases", kept)
+    patch.setattr(restored_message, "restore_plain", lambda _encoded, _at: None)
 
 
 def forget_the_time_to_live(patch: pytest.MonkeyPatch) -> None:
     """A message that made the detour lives for ever."""
-    patch.setattr(envelope_home, "_restored_header", lambda priority, _ttl_ms: b"")
-    patch.setattr(envelope_home, "_put_times", lambda *_args: None)
+    patch.setattr(restored_message, "_restored_header", lambda priority, _ttl_ms: b"")
+    patch.setattr(restored_message, "_put_times", lambda *_args: None)
 
 
 def forget_the_session(patch: pytest.MonkeyPatch) -> None:
     """A message comes home without the session that it was sent to."""
-    take = envelope_home._take_aliases
+    take = restored_message._take_aliases
 
     def without(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:
         found, others = take(buf, start, stop)
-        found.pop(envelope_home.SESSION_ID, None)
+        found.pop(restored_message.SESSION_ID, None)
         return found, others
 
-    patch.setattr(envelope_home, "_take_aliases", without)
+    patch.setattr(restored_message, "_take_aliases", without)
 
 
 def acknowledge_before_the_backlog_has_it(patch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,11 @@ from tests.amqp.worst_inputs import (
     uuid_keys,
     walking_keys,
 )
-from twinbus.amqp.decode import decode_value
+from twinbus.amqp.codec.decode import decode_value
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import Budget
+from twinbus.amqp.message.sections import body_steps, scan_message
 from twinbus.amqp.performatives import decode_performative
-from twinbus.amqp.scan import body_steps, scan_message
 
 HELD_S_MAX = 0.05
 

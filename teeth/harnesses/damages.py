@@ -17,7 +17,7 @@ import apsw
 
 from crash.workload import Workload, content
 from tests.store.files import as_killed
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import TwinbusError
 
 COMMITS = 25

@@ -17,15 +17,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.pairing.mover.brokers import TIMEOUT_S, Pair, Scene, until
-from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.encoding.brokered_message import decode_message, encode_message
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.message import BrokeredMessage
+from twinbus.mover.backlog_search import BacklogSearch
+from twinbus.mover.mover import Mover
+from twinbus.mover.planning.receipts import ReceiptOutcome
 from twinbus.pairing.backlog_queues import owner_mark
-from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.mover import Mover
 
 HOME_S_MAX = 12.0
 QUEUE_COUNT, QUEUES_KNOWN = 4, 2

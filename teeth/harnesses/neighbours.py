@@ -14,15 +14,16 @@ from random import Random
 from tests.model.rig import MemoryClient, Rig, create_queue
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.link import SenderLink
-from twinbus.amqp.sections import Message, Properties
-from twinbus.broker.access.claims import Claim
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.access.rules import Claim
 from twinbus.broker.access.sas import AccessGrant
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.fair_queue import Flow
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.fairness.fair_queue import Flow
+from twinbus.broker.fairness.loop_turns import TURN_S, Turns
 from twinbus.broker.options import ThrottleThresholds
-from twinbus.broker.store.memory import MemoryStore
+from twinbus.broker.storage.memory_store import MemoryStore
 from twinbus.broker.throttle import Throttle
-from twinbus.broker.turns import TURN_S, Turns
 
 QUEUE = QueueDescription(path="orders", max_size_mb=1_024)
 EVERYTHING = Claim.MANAGE | Claim.SEND | Claim.LISTEN

@@ -11,7 +11,7 @@ from tests.entities.sim import story
 from tests.entities.sim.shadow import Broken
 from tests.entities.sim.world import World
 from tests.entities.test_simulation import small_limits
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 
 @dataclass(frozen=True, slots=True)

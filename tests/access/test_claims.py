@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
 from twinbus.errors import ConfigurationError
 
 _counter = itertools.count(1)

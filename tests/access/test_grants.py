@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.broker.access import grants as grants_module
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.broker.access.grants import Grants
-from twinbus.broker.access.sas import AccessGrant, Audience, make_token, parse_token, verify
+from twinbus.broker.access import sas as grants_module
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.access.sas import AccessGrant, Audience, Grants, make_token, parse_token, verify
 
 NOW_S = 1_000
 AUDIENCE = Audience(frozenset({"h"}), 5672)

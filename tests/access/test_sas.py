@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.broker.access import sas
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
 from twinbus.broker.access.sas import (
     AccessGrant,
     Audience,
@@ -25,7 +25,7 @@ from twinbus.broker.access.sas import (
     parse_token,
     verify,
 )
-from twinbus.entity_path import owning_entity, parse_resource_segments
+from twinbus.common.entity_path import owning_entity, parse_resource_segments
 from twinbus.errors import AccessDenied
 
 NOW_S = 1_800_000_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from twinbus.cli.admin_client import AdminClient, AdminRefused, AdminUnreachable
+from twinbus.cli.shared.admin_client import AdminClient, AdminRefused, AdminUnreachable
 from twinbus.errors import ConfigurationError, TwinbusError
 
 NOBODY_LISTENS = "http://127.0.0.1:1"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.answers import assert_well_put
-from twinbus.broker.administration.request_gate import (
+from twinbus.broker.http.request_gate import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
     BadRequest,

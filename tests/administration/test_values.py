@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.answers import assert_well_put
-from twinbus.broker.administration.values import (
+from twinbus.broker.engine.descriptions import DURATION_MS_MAX
+from twinbus.broker.http.atom.xml import (
     duration_ms,
     duration_text,
     duration_us,
@@ -20,9 +21,8 @@ from twinbus.broker.administration.values import (
     time_text,
     whole_number,
 )
-from twinbus.broker.entities.description import DURATION_MS_MAX
+from twinbus.common.durations import NEVER, format_duration_us
 from twinbus.errors import ConfigurationError
-from twinbus.iso_duration import NEVER, format_duration_us
 
 
 @given(st.integers(0, DURATION_MS_MAX - 1))

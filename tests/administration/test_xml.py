@@ -12,16 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.answers import assert_well_put
-from twinbus.amqp.types import Int
+from twinbus.amqp.codec.types import Int
 from twinbus.broker.access.sas import Audience
-from twinbus.broker.administration.descriptions import QUEUE
-from twinbus.broker.administration.filter_xml import RULE_KIND, read_rule, rule_text
-from twinbus.broker.administration.refusals import HttpError
-from twinbus.broker.administration.vocabulary import ATOM, SCHEMA_INSTANCE, SERVICE_BUS
-from twinbus.broker.administration.xml_reading import description_in
-from twinbus.broker.administration.xml_writing import FeedEntry, entry, entry_text, error, feed
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import (
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
@@ -29,6 +23,20 @@ from twinbus.broker.entities.filters import (
     SqlFilter,
     TrueFilter,
 )
+from twinbus.broker.http.atom.entity_xml import QUEUE
+from twinbus.broker.http.atom.rule_xml import RULE_KIND, read_rule, rule_text
+from twinbus.broker.http.atom.xml import (
+    ATOM,
+    SCHEMA_INSTANCE,
+    SERVICE_BUS,
+    FeedEntry,
+    description_in,
+    entry,
+    entry_text,
+    error,
+    feed,
+)
+from twinbus.broker.http.request_checks import HttpError
 from twinbus.errors import ConfigurationError
 
 HERE = Audience(frozenset({"localhost"}), 5672)

@@ -15,13 +15,13 @@ from tests.pairing.mover.messages import backlog, id_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
 from twinbus.amqp.delivery_states import Accepted
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.core.shift import WorkOrder
-from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.mover_shift import run_work_order
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
+from twinbus.mover.planning.work_order import WorkOrder
+from twinbus.mover.work_order_runner import run_work_order
 
 SEND_ONLY = ("stranger", "s" * 44)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from twinbus.amqp.message.message import DataSections, Message
 from twinbus.amqp.performatives import Accepted
-from twinbus.amqp.sections import DataSections, Message
 
 BATCH_FORMAT = 0x80013700
 BATCH_BYTES_MAX = 900_000

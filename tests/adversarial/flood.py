@@ -26,8 +26,9 @@ from tests.adversarial.raw_peer import FIRST_FREE_HANDLE, RawPeer, Stage, sender
 from tests.adversarial.talk import BATCH, batch_of
 from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Attach, Transfer, encode_performative
-from twinbus.amqp.sections import Message, Properties
 
 NICENESS = 10
 READY_TIMEOUT_S = 60

@@ -23,9 +23,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import ReceiverLink, SenderLink
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Accepted
-from twinbus.amqp.sections import Message, Properties
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 
 BYSTANDER_QUEUE = "bystander"
 VAULT_QUEUE = "vault"

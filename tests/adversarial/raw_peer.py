@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
 
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.frames import HEAD_BYTES, PROTOCOL_AMQP, PROTOCOL_SASL, encode_frame
 from twinbus.amqp.limits import Budget
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
@@ -36,8 +39,6 @@ from twinbus.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from twinbus.amqp.sections import AmqpValue, Message, Properties
-from twinbus.amqp.types import Symbol
 
 ANSWER_TIMEOUT_S = 1.0
 CHANNEL = 0

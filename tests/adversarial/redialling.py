@@ -25,9 +25,9 @@ from contextlib import contextmanager, suppress
 
 from tests.adversarial.guards import wait_until
 from tests.adversarial.raw_peer import frame, sasl_frame
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.frames import PROTOCOL_AMQP, PROTOCOL_SASL
 from twinbus.amqp.performatives import Open, SaslInit
-from twinbus.amqp.types import Symbol
 
 SILENT = b""
 OPENED = (

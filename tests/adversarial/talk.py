@@ -8,10 +8,10 @@ from uuid import UUID
 
 from tests.support.answers import assert_well_put
 from tests.support.wire_client import WireClient
+from twinbus.amqp.codec.types import Array, Long
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import DataSections, Message
-from twinbus.amqp.types import Array, Long
+from twinbus.amqp.message.message import DataSections, Message
 
 BATCH = 0x80013700
 """The message format of a batch."""

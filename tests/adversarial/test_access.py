@@ -16,16 +16,16 @@ from tests.adversarial.talk import ask, lock_token, longs, put, settling, take, 
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.decode import decode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Int, Long, Symbol
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
-from twinbus.amqp.decode import decode_value
 from twinbus.amqp.delivery_states import Accepted, Rejected
-from twinbus.amqp.encode import encode_value
 from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, LinkDetachedEvent
 from twinbus.amqp.frames import PROTOCOL_AMQP, PROTOCOL_SASL, encode_frame
 from twinbus.amqp.limits import Budget
+from twinbus.amqp.message.message import Message
 from twinbus.amqp.performatives import SaslInit, SaslOutcome, encode_performative
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Int, Long, Symbol
 from twinbus.broker.access.sas import make_token
 
 UNAUTHORIZED = "amqp:unauthorized-access"

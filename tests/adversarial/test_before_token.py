@@ -34,6 +34,7 @@ from tests.adversarial.raw_peer import (
 )
 from tests.adversarial.test_tls import tls_hello
 from tests.support.broker_process import BrokerProcess
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.frames import PROTOCOL_AMQP, PROTOCOL_SASL
 from twinbus.amqp.limits import (
     PERFORMATIVE_COUNT_MAX,
@@ -42,10 +43,10 @@ from twinbus.amqp.limits import (
     STRANGER_LINKS_MAX,
     STRANGER_SESSIONS_MAX,
 )
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Attach, Begin, Open, SaslInit, Source, Target, Transfer
-from twinbus.amqp.sections import AmqpValue, Message, Properties
-from twinbus.amqp.types import Symbol
-from twinbus.broker.offences import LINES_PER_MINUTE_MAX
+from twinbus.broker.violation_log import LINES_PER_MINUTE_MAX
 
 RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 BEGIN = Begin(next_outgoing_id=0, incoming_window=2_048, outgoing_window=2_048)
@@ -201,8 +202,8 @@ def test_case_169_every_route_that_takes_a_body_is_in_the_list() -> None:
     """A route that is added has to be asked for here, too."""
     from starlette.routing import Route, compile_path
 
-    from twinbus.broker.admin import admin_application
     from twinbus.broker.broker import Broker
+    from twinbus.broker.http.json_api import admin_application
 
     application = admin_application(Broker())._application  # type: ignore[attr-defined]
     for route in application.routes:

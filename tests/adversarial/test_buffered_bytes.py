@@ -1,7 +1,8 @@
 """Bytes that a connection makes the broker hold (cases 185 to 188), on hundreds of connections.
 
 Each connection stays within its own limits; all of them are of one key. What they hold together is
-bounded, too (buffered_bytes.py, reader_turns.py), and another key's client does not notice.
+bounded, too (broker/fairness/buffered_bytes.py, broker/fairness/read_turns.py), and another key's
+client does not notice.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from tests.adversarial.raw_peer import (
 )
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from twinbus.amqp.codec.types import Int, Long
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Accepted, Attach, Target
-from twinbus.amqp.sections import AmqpValue, Message, Properties
-from twinbus.amqp.types import Int, Long
 
 KEYS = {"primary_key": "A" * 43 + "=", "secondary_key": "B" * 43 + "="}
 LINK = FIRST_FREE_HANDLE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from twinbus.core.chunk import POISON_REASONS
-from twinbus.core.envelope import Reason
+from twinbus.encoding.envelope import Reason
+from twinbus.mover.planning.chunk_plan import POISON_REASONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAIRING = DOCS / "PAIRING.md"

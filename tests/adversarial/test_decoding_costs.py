@@ -42,9 +42,9 @@ from tests.amqp.worst_inputs import (
 from tests.support.broker_process import BrokerProcess
 from tests.support.cpu_time import cpu_s
 from tests.support.wire_client import connected
-from twinbus.amqp.message import AmqpValue
-from twinbus.core.encoding import decode_message
+from twinbus.amqp.message.message import AmqpValue
 from twinbus.drivers.amqp.driver import AmqpDriver
+from twinbus.encoding.brokered_message import decode_message
 
 LINK = FIRST_FREE_HANDLE
 DECODE_ERROR = "amqp:decode-error"

@@ -16,10 +16,11 @@ from tests.adversarial.talk import lock_token as token_of
 from tests.adversarial.test_sessions import accept
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.delivery_states import Accepted, Error, Rejected
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Symbol
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 
 QUOTA_BYTES = 1 << 20
 FULL = (403, "amqp:resource-limit-exceeded")

@@ -26,10 +26,11 @@ from tests.adversarial.raw_peer import (
 from tests.adversarial.talk import BATCH, batch_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.delivery_states import Accepted
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Attach, Disposition
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Symbol
 
 KEYS = {"primary_key": "A" * 43 + "=", "secondary_key": "B" * 43 + "="}
 ATTACK_S = 4.0

@@ -17,7 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 
 
 def sql(expression: str, action: str | None = None, name: str = "rule") -> dict[str, Any]:

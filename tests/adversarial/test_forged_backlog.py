@@ -14,8 +14,8 @@ import pytest
 
 from tests.adversarial.backlog import Backlog, forged, with_properties
 from tests.pairing.mover.messages import backlog as backlog_message
-from twinbus.amqp.types import Int, Long, Symbol, Timestamp, UByte
-from twinbus.core.receipts import ReceiptOutcome
+from twinbus.amqp.codec.types import Int, Long, Symbol, Timestamp, UByte
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 ENGINES = ["mover", "shift"]
 NOT_ALLOWED = "destination-not-allowed"

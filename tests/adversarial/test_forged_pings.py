@@ -9,13 +9,13 @@ import pytest
 from tests.adversarial.backlog import SEND_ONLY, Backlog
 from tests.pairing.mover.brokers import TIMEOUT_S
 from tests.support.wire_client import connected
+from twinbus.amqp.codec.types import Long
 from twinbus.amqp.delivery_states import Accepted, Rejected
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Header, Properties
-from twinbus.amqp.types import Long
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.service_errors import MessageRefused
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import MessageRefused
 
 PING = "application/vnd.ms-servicebus-ping"
 

@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 
 QUEUE = "orders"
 # The state of a Mersenne Twister has 624 words of 32 bits; a run of locks shows two of them.

@@ -16,22 +16,22 @@ from tests.adversarial.talk import LOCK_LOST, ask, lock_token, put, refused, set
 from tests.support.catalogue_changes import create
 from tests.support.wire_client import connected
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec
 from twinbus.broker.access.sas import make_token
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.delivery import delivered_message
-from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.locks import LockRun
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE
-from twinbus.broker.entities.queue import RENEWALS_MAX, Queue
-from twinbus.broker.entities.record import PLAIN, IncomingMessage
-from twinbus.broker.entities.requests import FindTimes, LoadBlob, LoadNext, Request
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import PutState
-from twinbus.clock import Instant
-from twinbus.connection_string import parse_connection_string
+from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.locks import LockRun
+from twinbus.broker.engine.outcomes import ABANDON, COMPLETE
+from twinbus.broker.engine.queue import RENEWALS_MAX, Queue
+from twinbus.broker.engine.store_requests import FindTimes, LoadBlob, LoadNext, Request
+from twinbus.broker.engine.stored_message import PLAIN, IncomingMessage
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.server.delivery_encoder import delivered_message
+from twinbus.broker.storage.interface import PutState
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.common.clock import Instant
+from twinbus.common.connection_string import parse_connection_string
 
 INT_MAX = 2**31 - 1
 HOUR_MS = 3_600_000

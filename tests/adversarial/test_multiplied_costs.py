@@ -31,9 +31,9 @@ from tests.adversarial.raw_peer import (
 from tests.adversarial.talk import BATCH, batch_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from twinbus.amqp.message.message import Message
 from twinbus.amqp.performatives import Accepted, Attach, Disposition, Transfer
-from twinbus.amqp.sections import Message
-from twinbus.broker.idleness import entities_kept_by
+from twinbus.broker.namespace.background_tasks import entities_kept_by
 
 KEYS = {"primary_key": "A" * 43 + "=", "secondary_key": "B" * 43 + "="}
 EVERY = ["Send", "Listen", "Manage"]

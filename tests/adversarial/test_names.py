@@ -1,6 +1,6 @@
 """Entity names that try to be something else (cases 15 to 24): refused alike on HTTP and AMQP.
 
-Every name goes through the same function (entity_path.py), so the two tables below are one
+Every name goes through the same function (common/entity_path.py), so the two tables below are one
 table: what cannot be created cannot be attached to either.
 """
 
@@ -17,8 +17,8 @@ from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
 from twinbus.amqp.delivery_states import Accepted
-from twinbus.amqp.sections import Message
-from twinbus.entity_path import BacklogPath, parse_backlog_path
+from twinbus.amqp.message.message import Message
+from twinbus.common.entity_path import BacklogPath, parse_backlog_path
 from twinbus.errors import ConfigurationError
 
 QUEUES = "/namespaces/demo/queues"

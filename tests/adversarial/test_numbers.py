@@ -28,9 +28,9 @@ from tests.adversarial.talk import (
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Array, Int, Long, Timestamp, ULong
 from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Array, Int, Long, Timestamp, ULong
+from twinbus.amqp.message.message import Message
 
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

@@ -22,8 +22,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
 from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions, is_loopback
-from twinbus.broker.store import datadir
-from twinbus.broker.store.datadir import DataDirectory
+from twinbus.broker.storage import data_directory
+from twinbus.broker.storage.data_directory import DataDirectory
 from twinbus.errors import ConfigurationError
 
 # -- case 173: faults, stops and the clock --------------------------------------------------------
@@ -150,12 +150,12 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The directories that were synced, in order."""
     seen: list[Path] = []
 
-    class Watched(datadir.Disk):
+    class Watched(data_directory.Disk):
         def sync_directory(self, path: Any) -> None:
             seen.append(Path(path))
             super().sync_directory(path)
 
-    monkeypatch.setattr(datadir, "Disk", Watched)
+    monkeypatch.setattr(data_directory, "Disk", Watched)
     return seen
 
 

@@ -14,11 +14,10 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.connection_string import parse_connection_string
-from twinbus.core.encoding import encode_message
-from twinbus.core.envelope import overhead_bytes
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import MessageTooLarge, TooLargeForBacklog
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.encoding.brokered_message import encode_message
+from twinbus.encoding.envelope import overhead_bytes
+from twinbus.errors import ConfigurationError, MessageTooLarge, TooLargeForBacklog
 
 MESSAGE_BYTES_MAX = 262_144
 KEY = "SharedAccessKeyName=root;SharedAccessKey=a2V5"

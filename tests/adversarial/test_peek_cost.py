@@ -16,10 +16,11 @@ from tests.adversarial.filling import BATCH_FORMAT, fill
 from tests.adversarial.talk import Told, ask, longs, put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Int, Long, Symbol, Timestamp
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import DataSections, Message, Properties
-from twinbus.amqp.types import Int, Long, Symbol, Timestamp
+from twinbus.amqp.message.message import DataSections, Message
+from twinbus.amqp.message.properties import Properties
 
 # How many scheduled messages a session peek has to look through; the finding had 100,000.
 SCHEDULED_COUNT = int(os.environ.get("TWINBUS_SCHEDULED_COUNT", "20000"))

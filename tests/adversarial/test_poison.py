@@ -17,13 +17,13 @@ import pytest
 
 from tests.adversarial.backlog import Backlog
 from tests.pairing.mover.brokers import TIMEOUT_S, Pair
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.receipts import ReceiptOutcome
-from twinbus.pairing.mover import Mover, MoverOptions
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 GOOD_COUNT = 4_000
 POISON_EVERY = 100

@@ -16,10 +16,10 @@ from tests.support.broken_stores import broken_store
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
 from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.message.message import Message
 from twinbus.amqp.performatives import Accepted
-from twinbus.amqp.sections import Message
 from twinbus.broker.access.sas import make_token
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 
 TENANT = "tenant"
 IN_TENANT = f"/namespaces/{TENANT}"

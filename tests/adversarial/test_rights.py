@@ -25,11 +25,11 @@ from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import ConnectionClosed
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec, QueueDescription
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.broker.broker import RunningNamespace
-from twinbus.shared_access import make_token
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.common.sas_token import make_token
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 OWNER, NEIGHBOUR = ("owner", "o" * 44), ("neighbour", "n" * 44)

@@ -10,13 +10,13 @@ import pytest
 from tests.adversarial.backlog import Backlog, forged
 from tests.pairing.mover.brokers import TIMEOUT_S, Pair
 from tests.pairing.mover.messages import backlog as backlog_message
-from twinbus.amqp.message import Message
-from twinbus.core.envelope_hops import HOPS_MAX
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.receipts import Receipt, ReceiptOutcome
+from twinbus.amqp.message.message import Message
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import ReceiveMode
-from twinbus.pairing.mover import move_chunk
+from twinbus.drivers.interface import ReceiveMode
+from twinbus.encoding.envelope.fields import HOPS_MAX
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.mover.mover import move_chunk
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
 
 TRIPS_MAX = 20
 

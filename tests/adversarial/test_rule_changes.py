@@ -14,7 +14,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 RULES = "/namespaces/demo/rules"

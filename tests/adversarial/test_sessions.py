@@ -12,12 +12,13 @@ from tests.adversarial.talk import BAD_REQUEST, LOCK_LOST, ask, lock_token, long
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Described, Int, Symbol, Timestamp, UInt
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived, LinkDetachedEvent
 from twinbus.amqp.link import ReceiverLink
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Attach, Source, Target
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt
 
 FILTER = Symbol("com.microsoft:session-filter")
 TIMEOUT = Symbol("com.microsoft:timeout")

@@ -16,19 +16,13 @@ from tests.adversarial.talk import BATCH, batch_of
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.delivery_states import Accepted, Rejected
-from twinbus.amqp.encode import encode_value
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import SenderLink
-from twinbus.amqp.sections import (
-    AmqpSequence,
-    AmqpValue,
-    DataSections,
-    Header,
-    Message,
-    Properties,
-    scan_message,
-)
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.amqp.message.sections import scan_message
 
 MESSAGE_BYTES_MAX = 262_144
 PROPERTIES_BYTES_MAX = 65_536

@@ -13,10 +13,11 @@ from tests.adversarial.talk import put, take
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Timestamp
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Header, Message, Properties
-from twinbus.amqp.types import Timestamp
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Header, Properties
 
 YEAR_9999_MS = 253_402_300_799_999
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

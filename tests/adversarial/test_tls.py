@@ -19,7 +19,7 @@ import pytest
 from tests.adversarial.guards import Guard
 from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.frames import PROTOCOL_SASL
-from twinbus.broker.tls.authority import make_authority
+from twinbus.broker.listener.certificate_authority import make_authority
 
 TIMEOUT_S = 10.0
 

@@ -19,7 +19,7 @@ from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.delivery_states import Accepted
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker.access.sas import make_token
 
 UNAUTHORIZED = "amqp:unauthorized-access"

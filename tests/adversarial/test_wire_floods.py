@@ -27,8 +27,11 @@ from tests.adversarial.raw_peer import (
     transfer,
 )
 from tests.support.broker_process import BrokerProcess
+from twinbus.amqp.codec.types import Int, Long
 from twinbus.amqp.frames import HEARTBEAT, PROTOCOL_SASL
 from twinbus.amqp.limits import DEFAULT_LIMITS
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import (
     Accepted,
     Attach,
@@ -43,8 +46,6 @@ from twinbus.amqp.performatives import (
     Released,
     Transfer,
 )
-from twinbus.amqp.sections import AmqpValue, Message, Properties
-from twinbus.amqp.types import Int, Long
 
 LINK = FIRST_FREE_HANDLE
 UINT_MAX = 0xFFFFFFFF

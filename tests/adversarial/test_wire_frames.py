@@ -21,7 +21,8 @@ from tests.adversarial.raw_peer import (
     raw_frame,
     transfer,
 )
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Described, Symbol, Timestamp, UInt, ULong
 from twinbus.amqp.performatives import (
     Accepted,
     Attach,
@@ -31,7 +32,6 @@ from twinbus.amqp.performatives import (
     End,
     encode_performative,
 )
-from twinbus.amqp.types import Described, Symbol, Timestamp, UInt, ULong
 
 DECODE = closed("amqp:decode-error")
 FLOW, ATTACH, BEGIN = 0x13, 0x12, 0x11

@@ -28,8 +28,10 @@ from tests.adversarial.raw_peer import (
     sender,
     transfer,
 )
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.connection import PERFORMATIVE_BYTES_MAX
 from twinbus.amqp.frames import HEAD_BYTES, HEARTBEAT, PROTOCOL_AMQP, PROTOCOL_SASL
+from twinbus.amqp.message.message import Message
 from twinbus.amqp.performatives import (
     Accepted,
     Begin,
@@ -42,8 +44,6 @@ from twinbus.amqp.performatives import (
     SaslOutcome,
     SaslResponse,
 )
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Symbol
 
 FRAMING = "amqp:connection:framing-error"
 NOT_ALLOWED = "amqp:not-allowed"

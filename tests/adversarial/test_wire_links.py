@@ -27,7 +27,9 @@ from tests.adversarial.raw_peer import (
 )
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.message.message import Message
 from twinbus.amqp.performatives import (
     Accepted,
     Attach,
@@ -46,8 +48,6 @@ from twinbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Symbol
 
 LINK = FIRST_FREE_HANDLE
 UINT_MAX = 0xFFFFFFFF

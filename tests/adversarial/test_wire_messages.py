@@ -23,10 +23,11 @@ from tests.adversarial.raw_peer import (
     transfer,
 )
 from tests.support.broker_process import BrokerProcess
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Symbol
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Accepted, Attach, Disposition, Flow
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Symbol
 
 LINK = FIRST_FREE_HANDLE
 BATCH = 0x80013700

@@ -20,11 +20,12 @@ from tests.amqp.in_memory import BEGIN, GREETING, HANDSHAKE, frame, frames_in
 from twinbus.amqp.frames import HEARTBEAT, PROTOCOL_SASL
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.performatives import Accepted, Attach, Begin, Close, Disposition, Open
-from twinbus.broker import peer as peer_module
 from twinbus.broker.access.sas import make_token
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions
-from twinbus.connection_string import parse_connection_string
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.broker.server import connection as peer_module
+from twinbus.common.connection_string import parse_connection_string
 
 PATIENCE_S = 0.3
 # Between the limit and this the peer must be gone, also on a busy machine.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.events import Event, LinkAttached, SessionBegun
 from twinbus.amqp.frames import (
@@ -26,7 +27,6 @@ from twinbus.amqp.performatives import (
     encode_performative,
 )
 from twinbus.amqp.session import Session
-from twinbus.amqp.types import Symbol
 
 FRAME_BYTES_MAX = 16 << 20
 BEGIN = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from twinbus.amqp.types import (
+from twinbus.amqp.codec.types import (
     Array,
     Byte,
     Char,

@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 
 from tests.amqp.strategies import typed, values
 from tests.support.cpu_time import is_quick
-from twinbus.amqp.decode import decode_all, decode_value, skip_value
-from twinbus.amqp.encode import encode_value
-from twinbus.amqp.errors import AmqpError, Condition, DecodeError, EncodeError
-from twinbus.amqp.limits import VALUE_COST, AmqpLimits, Budget
-from twinbus.amqp.types import (
+from twinbus.amqp.codec.decode import decode_all, decode_value, skip_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import (
     Array,
     Byte,
     Char,
@@ -42,6 +40,8 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
+from twinbus.amqp.errors import AmqpError, Condition, DecodeError, EncodeError
+from twinbus.amqp.limits import VALUE_COST, AmqpLimits, Budget
 
 # --- what is encoded is decoded ------------------------------------------------------------------
 

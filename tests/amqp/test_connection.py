@@ -24,8 +24,9 @@ from tests.amqp.in_memory import (
     sasl,
     sending_attach,
 )
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Symbol, UInt
 from twinbus.amqp.connection import Connection, ConnectionState, Role
-from twinbus.amqp.encode import encode_value
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import (
     ConnectionClosed,
@@ -59,7 +60,6 @@ from twinbus.amqp.performatives import (
     Transfer,
     encode_performative,
 )
-from twinbus.amqp.types import Symbol, UInt
 
 OPEN = frame(Open(container_id="client"))
 

@@ -36,9 +36,11 @@ from tests.amqp.worst_inputs import (
     walking_keys,
 )
 from tests.support.cpu_time import cpu_s
-from twinbus.amqp import skip
-from twinbus.amqp.decode import decode_value
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec import skip
+from twinbus.amqp.codec.decode import decode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.skip import skip_steps, skip_value
+from twinbus.amqp.codec.types import Long, Symbol, Timestamp, ULong
 from twinbus.amqp.errors import CostlyValue, DecodeError, TooManySections
 from twinbus.amqp.limits import (
     ANNOTATION_ELEMENT_COST,
@@ -48,15 +50,13 @@ from twinbus.amqp.limits import (
     AmqpLimits,
     Budget,
 )
-from twinbus.amqp.message import AmqpValue, DataSections, Message
+from twinbus.amqp.message.message import AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.amqp.message.sections import body_steps, iter_batch, scan_message
 from twinbus.amqp.performatives import (
     decode_performative,
 )
-from twinbus.amqp.properties import Properties
-from twinbus.amqp.scan import body_steps, iter_batch, scan_message
-from twinbus.amqp.skip import skip_steps, skip_value
-from twinbus.amqp.types import Long, Symbol, Timestamp, ULong
-from twinbus.steps import run_steps
+from twinbus.common.steps import run_steps
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tests.amqp.strategies import integers_of, symbols, texts, values
 from tests.support.cpu_time import cpu_s
 from twinbus.amqp import transfers
-from twinbus.amqp.composites import SPECS, decode_descriptor, decode_fields
-from twinbus.amqp.decode import decode_all
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.composites import SPECS, decode_descriptor, decode_fields
+from twinbus.amqp.codec.decode import decode_all
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Array, Described, Symbol, UInt, ULong
 from twinbus.amqp.errors import Condition, DecodeError, EncodeError
 from twinbus.amqp.limits import VALUE_COST, AmqpLimits, Budget
 from twinbus.amqp.performatives import (
@@ -61,7 +62,6 @@ from twinbus.amqp.performatives import (
     encode_transfer,
     symbols_of,
 )
-from twinbus.amqp.types import Array, Described, Symbol, UInt, ULong
 
 
 def decode(buf: bytes) -> Any:

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import twinbus.amqp.plain_messages as plain_module
+import twinbus.amqp.message.repeated_layout as plain_module
 from tests.amqp.test_sections import plain_messages, with_long_list
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.plain_messages import RepeatedLayout
-from twinbus.amqp.scan import is_plain, scan_message
-from twinbus.amqp.sections import Message, Properties
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.amqp.message.repeated_layout import RepeatedLayout
+from twinbus.amqp.message.sections import is_plain, scan_message
 
 PROPERTIES_BYTES_MAX = 128
 

@@ -31,7 +31,7 @@ from twinbus.amqp.performatives import (
     Transfer,
     encode_performative,
 )
-from twinbus.amqp.runs import RUN_COUNT_MAX
+from twinbus.amqp.transfer_runs import RUN_COUNT_MAX
 from twinbus.amqp.transfers import encode_transfer
 
 LIMITS = AmqpLimits(incoming_window=48, batch_size_bytes_max=600)

@@ -26,11 +26,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.amqp.strategies import INTEGER_RANGES, arrays, floats32, integers_of, symbols, texts
-from twinbus.amqp.decode import decode_all
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.decode import decode_all
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt
 from twinbus.amqp.errors import Condition, DecodeError
 from twinbus.amqp.frames import FrameBuffer, encode_frame
 from twinbus.amqp.limits import Budget
+from twinbus.amqp.message.message import AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import Header, Properties, decode_properties
+from twinbus.amqp.message.sections import BodyKind, iter_batch, scan_message
 from twinbus.amqp.performatives import (
     STATE_ACCEPTED,
     STATE_REJECTED,
@@ -61,18 +65,6 @@ from twinbus.amqp.performatives import (
     encode_transfer,
     symbols_of,
 )
-from twinbus.amqp.sections import (
-    AmqpValue,
-    BodyKind,
-    DataSections,
-    Header,
-    Message,
-    Properties,
-    decode_properties,
-    iter_batch,
-    scan_message,
-)
-from twinbus.amqp.types import Array, Described, Symbol, Timestamp, UInt
 
 # --- values --------------------------------------------------------------------------------------
 

@@ -15,29 +15,28 @@ from hypothesis import strategies as st
 
 from tests.amqp.strategies import integers_of, scalars, symbols, texts, typed, values
 from tests.support.cpu_time import is_quick
-from twinbus.amqp.decode import decode_value
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.decode import decode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt, ULong
 from twinbus.amqp.errors import DecodeError, TooManySections
 from twinbus.amqp.limits import ANNOTATION_ELEMENT_COST, AmqpLimits, Budget
-from twinbus.amqp.scan import SECTION_NAMES
-from twinbus.amqp.sections import (
-    AmqpSequence,
-    AmqpValue,
-    BodyKind,
-    DataSections,
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import (
     Header,
-    Message,
-    MessageSections,
     Properties,
     content_type_of,
     decode_properties,
+    property_field,
+)
+from twinbus.amqp.message.sections import (
+    SECTION_NAMES,
+    BodyKind,
+    MessageSections,
     is_plain,
     iter_batch,
-    property_field,
     scan_message,
     scan_to_body,
 )
-from twinbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, ULong
 
 
 def section(code: int | str, value: Any) -> bytes:

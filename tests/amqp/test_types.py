@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.amqp.types import Array, Char, Float32, Symbol, Timestamp, UInt
+from twinbus.amqp.codec.types import Array, Char, Float32, Symbol, Timestamp, UInt
 
 
 def test_a_typed_value_equals_the_plain_one_so_lookups_need_no_care() -> None:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
 
-from twinbus.amqp.decode import decode_value
+from twinbus.amqp.codec.decode import decode_value
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import AmqpLimits, Budget
-from twinbus.amqp.scan import scan_message
+from twinbus.amqp.message.sections import scan_message
 
 HASH_MODULUS = 2**61 - 1
 """hash() of whole numbers, floats and UUIDs is their value modulo this."""

@@ -7,7 +7,7 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio import ServiceBusClient as AioServiceBusClient
 
 from twinbus.azure.client import as_async_credential
-from twinbus.azure.credentials import token_source
+from twinbus.azure.options import token_source
 from twinbus.drivers.credentials import IdentityToken, SharedKey, SharedSignature
 
 PLACE = "Endpoint=sb://contoso.servicebus.windows.net;"

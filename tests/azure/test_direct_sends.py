@@ -20,7 +20,7 @@ from twinbus.azure import PairedServiceBusClient
 from twinbus.azure.client import PairedServiceBusSender
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.direct_sender import BUSY_SENDS
-from twinbus.sync.portal import BlockingPortal
+from twinbus.sync.blocking_portal import BlockingPortal
 from twinbus.testing import NamespacePairFixture
 
 PATIENCE_S = 20.0

@@ -16,9 +16,8 @@ from azure.servicebus.exceptions import (
 from tests.azure.conftest import MakePairing
 from twinbus.aio import NamespaceManager
 from twinbus.azure.aio import PairedServiceBusClient
-from twinbus.azure.failures import raise_in_words_of_the_sdk
-from twinbus.errors import TwinbusError
-from twinbus.service_errors import CommunicationError, EntityNotFound, LinkDetached
+from twinbus.azure.errors import raise_in_words_of_the_sdk
+from twinbus.errors import CommunicationError, EntityNotFound, LinkDetached, TwinbusError
 from twinbus.testing import NamespacePairFixture
 
 ROUNDS = 8

@@ -23,10 +23,9 @@ from azure.servicebus.exceptions import (
 from tests.azure.conftest import MakePairing
 from tests.support.books import by_broker, by_client, in_numbers, records_in
 from twinbus.azure.aio import PairedServiceBusClient
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.factory import MessagingFactory
+from twinbus.errors import CancelImpossible, ConfigurationError, OperationTimeout, ReservedProperty
+from twinbus.pairing.client.factory import MessagingFactory
 from twinbus.pairing.options import PairedNamespaceOptions
-from twinbus.service_errors import CancelImpossible, OperationTimeout, ReservedProperty
 from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 BACKLOG = [f"home/x-servicebus-transfer/{index}" for index in range(2)]

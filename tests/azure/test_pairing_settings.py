@@ -16,7 +16,7 @@ from twinbus.aio import (
     TtlPolicy,
 )
 from twinbus.azure import Pairing
-from twinbus.core.classifier import PrimaryErrorClass
+from twinbus.failover.error_classifier import PrimaryErrorClass
 
 SECONDARY = "Endpoint=sb://spare.example;SharedAccessKeyName=root;SharedAccessKey=a2V5"
 # Said in other words: the secondary itself, and keep_days, which is for all files of the pair.

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from twinbus.broker.connection_slots import (
+from twinbus.broker.fairness.connection_slots import (
     ASKED_MAX,
     LOOKED_AT_MAX,
     STEPS_MAX,
@@ -179,7 +179,7 @@ def test_a_newcomer_has_a_slot_also_if_all_others_wait_for_the_broker() -> None:
 
 
 def test_the_broker_is_behind_when_all_who_could_go_wait_for_it() -> None:
-    """M13: then newcomers wait, too, for a while (doors.py)."""
+    """M13: then newcomers wait, too, for a while (broker/listener/listeners.py)."""
     entrance = Entrance(2)
     first = entrance.come("first")
     assert not entrance.slots.is_behind, "there is room"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from twinbus.broker.descriptors import RESERVED, fit_connections, raise_descriptor_limit
+from twinbus.broker.file_descriptors import RESERVED, fit_connections, raise_descriptor_limit
 from twinbus.broker.options import BrokerOptions
 from twinbus.errors import ConfigurationError
 
@@ -42,7 +42,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     program = (
         "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard));"
-        "from twinbus.broker.descriptors import raise_descriptor_limit;"
+        "from twinbus.broker.file_descriptors import raise_descriptor_limit;"
         "got = raise_descriptor_limit();"
         "print(got == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )

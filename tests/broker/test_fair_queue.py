@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.broker.fair_queue import FairQueue, Flow
+from twinbus.broker.fairness.fair_queue import FairQueue, Flow
 
 TURN = 3.0
 

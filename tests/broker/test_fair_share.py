@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.broker.fair_share import ANYBODY, SharedCapacity
+from twinbus.broker.fairness.shares import ANYBODY, SharedCapacity
 
 CAPACITY = 1_000
 

@@ -18,12 +18,13 @@ import pytest
 from tests.adversarial.test_rights import token_of
 from tests.support.wire_client import WireClient, connected
 from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.message.message import Message
 from twinbus.amqp.performatives import Accepted
-from twinbus.amqp.sections import Message
-from twinbus.broker.access.claims import Claim
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
-from twinbus.broker.entities.topic_description import SubscriptionDescription
+from twinbus.broker.access.rules import Claim
+from twinbus.broker.broker import Broker, NamespaceSpec
+from twinbus.broker.engine.descriptions import SubscriptionDescription
 from twinbus.broker.options import BrokerOptions
+from twinbus.broker.running_namespace import RunningNamespace
 
 FREED_WITHIN_S = 5.0
 

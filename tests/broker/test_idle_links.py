@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.spark.virtual_time import VirtualLoop
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions
-from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import OutgoingMessage
+from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.drivers import credentials
-from twinbus.drivers.amqp import AmqpDriver, authority
+from twinbus.drivers.amqp import AmqpDriver, token_refresh
+from twinbus.encoding.brokered_message import encode_message
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import ConfigurationError
 from twinbus.message import BrokeredMessage
 
@@ -24,7 +25,7 @@ Story = Callable[[AmqpDriver, RunningNamespace], Awaitable[None]]
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     made = VirtualLoop()
-    for module in (authority, credentials):
+    for module in (token_refresh, credentials):
         monkeypatch.setattr(module, "time", made.wall())
     yield made
     made.run_until_complete(made.shutdown_default_executor())

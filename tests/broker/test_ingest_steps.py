@@ -8,13 +8,14 @@ import time
 import pytest
 
 from tests.amqp.worst_inputs import CROWDS, a_list, described
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.amqp.plain_messages import RepeatedLayout
-from twinbus.amqp.sections import DataSections, Message, Properties
-from twinbus.amqp.types import Symbol
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.ingest import (
+from twinbus.amqp.message.message import DataSections, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.amqp.message.repeated_layout import RepeatedLayout
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.server.ingest import (
     FORMAT_BATCH,
     FORMAT_MESSAGE,
     Ingestion,
@@ -22,8 +23,8 @@ from twinbus.broker.ingest import (
     ingest_run,
     plain_messages,
 )
-from twinbus.clock import Instant
-from twinbus.core.envelope_ping import PING_CONTENT_TYPE, ping
+from twinbus.common.clock import Instant
+from twinbus.encoding.ping import PING_CONTENT_TYPE, ping
 
 NOW = Instant(5.0, 1_700_000_000_000)
 QUEUE = QueueDescription(path="q")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.input_gate import ASKING, LEAVING, OUTPUT, STORING, ReadGate
+from twinbus.broker.read_gate import ASKING, LEAVING, OUTPUT, STORING, ReadGate
 
 
 class Transport:

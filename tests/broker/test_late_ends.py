@@ -11,10 +11,11 @@ from tests.model.rig import MemoryClient, Rig
 from tests.support.catalogue_changes import unheard
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
-from twinbus.amqp.sections import AmqpValue, Message, Properties
-from twinbus.broker.entities import fates
-from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.settling import apply
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.engine import message_transitions
+from twinbus.broker.engine.outcomes import DeadLetter
+from twinbus.broker.server.settlement import apply
 
 
 def send_many(client: MemoryClient, count: int) -> None:
@@ -124,5 +125,7 @@ def test_who_waits_for_a_move_whose_bytes_are_read_hears_of_the_deletion() -> No
     chunk = received.run.chunk
     chunk.blob = None
     answer = Answer()
-    fates.dead_letter(driver.queue, chunk, received.mask, DeadLetter("because"), answer)
+    message_transitions.dead_letter(
+        driver.queue, chunk, received.mask, DeadLetter("because"), answer
+    )
     assert driver.queue.discard() == [answer]

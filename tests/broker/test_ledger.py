@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.entities.consumer import Consumer, UnsettledQuota
-from twinbus.broker.receiving import LEDGER_SWEEP, UnsettledDeliveries
+from twinbus.broker.engine.consumers import Consumer, UnsettledQuota
+from twinbus.broker.server.outgoing_link import LEDGER_SWEEP, UnsettledDeliveries
 
 UINT_MAX = 2**32 - 1
 

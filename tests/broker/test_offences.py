@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from twinbus.broker.offences import (
+from twinbus.broker.violation_log import (
     KEYS_MAX,
     LINES_PER_MINUTE_MAX,
     LINES_PER_S_MAX,
@@ -123,7 +123,7 @@ def test_the_log_of_a_process_takes_so_many_lines_of_one_sentence(
 ) -> None:
     """M13: whatever library writes them."""
     now_s = [0.0]
-    monkeypatch.setattr("twinbus.broker.offences.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("twinbus.broker.violation_log.time.monotonic", lambda: now_s[0])
     (handler,) = filtered.handlers
     assert isinstance(handler, Lines)
     for number in range(50):

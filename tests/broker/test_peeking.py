@@ -8,17 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from twinbus.amqp.encode import encode_value
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker import peeking
-from twinbus.broker.entities.chunk import span_mask
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import Record, pack_chunk, pack_record
-from twinbus.broker.entities.shelf import ChunkCache
-from twinbus.broker.peeking import Found, peeked, read_peek
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import (
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Symbol, Timestamp
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.engine.chunk import ChunkCache, span_mask
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.stored_message import Record, pack_chunk, pack_record
+from twinbus.broker.server import message_lookup
+from twinbus.broker.server.message_lookup import Found, peeked, read_peek
+from twinbus.broker.storage.interface import (
     SEQ_MAX,
     ChunkRow,
     EntityRow,
@@ -29,10 +28,11 @@ from twinbus.broker.store.port import (
     PutScheduled,
     Store,
 )
-from twinbus.broker.store.port import QueueCounters as Counters
-from twinbus.broker.store.sqlite import SqliteStore
-from twinbus.clock import Instant
-from twinbus.steps import run_steps
+from twinbus.broker.storage.interface import QueueCounters as Counters
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.common.clock import Instant
+from twinbus.common.steps import run_steps
 
 NOW_MS = 1_000_000
 
@@ -96,13 +96,13 @@ def test_a_peek_builds_the_messages_that_it_shows(
     """M3, M13: not those that were read with them."""
     store, queue = filled_store(3, 1_024)
     built: list[int] = []
-    deliver = peeking.delivered_message
+    deliver = message_lookup.delivered_message
 
     def count_it(*arguments: Any, **options: Any) -> bytes:
         built.append(1)
         return deliver(*arguments, **options)
 
-    monkeypatch.setattr(peeking, "delivered_message", count_it)
+    monkeypatch.setattr(message_lookup, "delivered_message", count_it)
     found = run_steps(read_peek(queue, 1, count, None, NOW_MS, store))
 
     shown = run_steps(peeked(queue, found, 1, count, Instant(0.0, NOW_MS)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twinbus.broker.reader_turns import (
+from twinbus.broker.fairness.read_turns import (
     BEGUN_AT_ONCE,
     LOOKUPS_OF_ONE_MAX,
     ReaderPlace,

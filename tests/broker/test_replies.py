@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.model.rig import Rig, create_queue
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Long
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.management import ITEMS_PER_REQUEST_MAX
-from twinbus.broker.replies import REQUEST_CREDIT
-from twinbus.broker.store.memory import MemoryStore
+from twinbus.amqp.codec.types import Long
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.server.management_node import ITEMS_PER_REQUEST_MAX
+from twinbus.broker.server.request_reply import REQUEST_CREDIT
+from twinbus.broker.storage.memory_store import MemoryStore
 
 
 def test_every_answer_gives_the_credit_back() -> None:

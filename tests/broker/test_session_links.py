@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.model.rig import Rig, create_queue
 from tests.model.station import Station, encoded
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.store.memory import MemoryStore
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.storage.memory_store import MemoryStore
 
 LOCK_S = 5
 

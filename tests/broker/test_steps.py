@@ -17,30 +17,35 @@ from tests.model.rig import MemoryClient, Rig, create_queue
 from tests.model.station import LONGS, Station, encoded
 from tests.support.catalogue_changes import unheard
 from tests.support.simulated_loop import Timer
+from twinbus.amqp.codec.types import Array, Long, Symbol, UInt
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Source
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Array, Long, Symbol, UInt
-from twinbus.broker import management, namespace
-from twinbus.broker import peer as peers
-from twinbus.broker.access.claims import RuleSet
-from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.entities import handing_out, history, queue, topic, writing
-from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import RuleDescription, SqlFilter
-from twinbus.broker.entities.locks import LockRun
-from twinbus.broker.entities.outcome import Complete, DeadLetter
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.entities.requests import ScheduledSize
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.access.rules import RuleSet
+from twinbus.broker.engine import delivery_stream, duplicate_detection, queue, topic, write_batch
+from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import RuleDescription, SqlFilter
+from twinbus.broker.engine.locks import LockRun
+from twinbus.broker.engine.outcomes import Complete, DeadLetter
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.store_requests import ScheduledSize
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, pack_record
+from twinbus.broker.namespace import namespace
+from twinbus.broker.namespace.catalogue_plan import Draft
+from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peeking import deferred_message
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.clock import SystemClock
+from twinbus.broker.server import connection as peers
+from twinbus.broker.server import management_node
+from twinbus.broker.server.message_lookup import deferred_message
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.common.clock import SystemClock
 from twinbus.errors import StoreFull
 
 # What one callback may do of anything that costs microseconds.
@@ -154,7 +159,7 @@ def test_a_batch_of_thousands_of_sessions_is_stored_and_shown_in_steps(work: Wor
     rig = rig_with(requires_session=True)
     client = rig.connect()
     link = client.attach_sender("orders")
-    work.count(writing, "_put_chunk")
+    work.count(write_batch, "_put_chunk")
     work.count(queue.Sessions, "arrived")
     work.count(MemoryStore, "commit")
 
@@ -345,7 +350,7 @@ def test_a_large_credit_is_served_in_steps(work: Work, monkeypatch: pytest.Monke
     work.count(Queue, "grant")
 
     assert receive_all(rig, 4_000) == list(range(4_000))
-    at_once = handing_out.PUMP_COST_MAX // (handing_out.GRANT_COST + 256) + 1
+    at_once = delivery_stream.PUMP_COST_MAX // (delivery_stream.GRANT_COST + 256) + 1
     assert work.most["Queue.grant"] <= at_once
     assert work.total["Queue.grant"] >= 4_000 // 256
 
@@ -369,7 +374,7 @@ def test_a_drain_ends_when_everything_was_handed_out(monkeypatch: pytest.MonkeyP
 def test_many_sessions_are_handed_out_in_steps(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """M13: none of the sessions is forgotten when the time is over."""
     monkeypatch.setattr(namespace, "HAND_OUT_TURN_S", -1.0)
-    monkeypatch.setattr(handing_out, "PUMP_COST_MAX", 10)
+    monkeypatch.setattr(delivery_stream, "PUMP_COST_MAX", 10)
     rig = rig_with(requires_session=True)
     client = rig.connect()
     link = client.attach_sender("orders")
@@ -436,7 +441,7 @@ def test_hundreds_of_lock_tokens_are_settled_in_steps(monkeypatch: pytest.Monkey
     )
     assert reply.application_properties is not None
     assert reply.application_properties["statusCode"] == 200
-    assert len(turns) >= 500 // management.RUNS_PER_STEP
+    assert len(turns) >= 500 // management_node.RUNS_PER_STEP
     assert queue_of(rig).message_count == 0
 
 
@@ -452,7 +457,7 @@ def test_ids_are_looked_at_where_a_batch_is_read_in_slices(
     def late(*_facts: Any, **_more: Any) -> bytes:
         raise AssertionError("too late")
 
-    monkeypatch.setattr(history, "digest_of", late)
+    monkeypatch.setattr(duplicate_detection, "digest_of", late)
     rig = rig_with(requires_duplicate_detection=True, enable_partitioning=is_partitioned)
     client = rig.connect()
     link = client.attach_sender("orders")
@@ -655,7 +660,7 @@ def test_deferred_messages_are_taken_in_steps_and_the_session_is_lost_between(
     machine = queue_of(rig)
     assert machine.sessions is not None
     (lock,) = machine.sessions._locks.values()
-    monkeypatch.setattr(management, "TAKEN_PER_STEP", 2)
+    monkeypatch.setattr(management_node, "TAKEN_PER_STEP", 2)
     built: list[DeliveryBatch] = []
 
     def lose_the_session(grant: DeliveryBatch) -> dict[str, Any]:
@@ -664,7 +669,7 @@ def test_deferred_messages_are_taken_in_steps_and_the_session_is_lost_between(
             rig.loop.call_soon(partial(machine.sessions.release, lock, is_failure=True))
         return deferred_message(grant)
 
-    monkeypatch.setattr(management, "deferred_message", lose_the_session)
+    monkeypatch.setattr(management_node, "deferred_message", lose_the_session)
     body = {
         "sequence-numbers": Array.of(LONGS, [Long(seq) for seq in range(1, 7)]),
         "receiver-settle-mode": UInt(0 if deletes else 1),

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from twinbus.broker.store_thread import StoreThread
-from twinbus.steps import Steps
+from twinbus.broker.namespace.store_access import StoreThread
+from twinbus.common.steps import Steps
 
 
 class Loop:

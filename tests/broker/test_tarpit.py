@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from twinbus.broker import tarpit
-from twinbus.broker.tarpit import Tarpit
+from twinbus.broker.listener import tarpit
+from twinbus.broker.listener.tarpit import Tarpit
 
 
 @pytest.fixture(autouse=True)

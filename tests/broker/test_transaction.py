@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.store.port import QueueCounters
-from twinbus.broker.transaction import RefusedQueues, groups_of
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.namespace.transaction import RefusedQueues, groups_of
+from twinbus.broker.storage.interface import QueueCounters
 
 
 def queue(path: str, number: int, dead_letters: Queue | None = None) -> Queue:

@@ -19,20 +19,25 @@ from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived, LinkDetachedEvent
 from twinbus.amqp.limits import DEFAULT_LIMITS
 from twinbus.amqp.link import SenderLink
-from twinbus.amqp.sections import Message, Properties
-from twinbus.broker import namespace as namespaces
-from twinbus.broker import peer as peers
-from twinbus.broker.access.claims import Claim
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.access.rules import Claim
 from twinbus.broker.access.sas import AccessGrant
-from twinbus.broker.entities.description import EntityStatus, QueueDescription
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.fair_queue import Flow
-from twinbus.broker.fair_share import SharedCapacity
-from twinbus.broker.ingest import SLICE_COUNT
-from twinbus.broker.settling import RUNS_BETWEEN_LOOKS
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import PutChunk
-from twinbus.broker.turns import ITERATION_S_MAX, SCARCE_BYTE_S, TURN_S, Turns
+from twinbus.broker.engine.descriptions import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.fairness.fair_queue import Flow
+from twinbus.broker.fairness.loop_turns import ITERATION_S_MAX, SCARCE_BYTE_S, TURN_S, Turns
+from twinbus.broker.fairness.shares import SharedCapacity
+from twinbus.broker.namespace import namespace as namespaces
+from twinbus.broker.server import connection as peers
+from twinbus.broker.server.ingest import SLICE_COUNT
+from twinbus.broker.server.settlement import RUNS_BETWEEN_LOOKS
+from twinbus.broker.storage.interface import PutChunk
+from twinbus.broker.storage.memory_store import MemoryStore
 
 LARGE = 250_000
 SIZE_EXCEEDED = "amqp:link:message-size-exceeded"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser.chromium import Browser
 from tests.pages.reports import EVERY_REPORT
-from twinbus.pages.cost_page import render
+from twinbus.cost.html.page import render
 
 pytestmark = pytest.mark.xdist_group("browser")
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from campaign import roles
-from twinbus.core.chunk_ledger import RestoredDelivery
-from twinbus.pairing.mover_chunk import ChunkTransfer
+from twinbus.mover.chunk_transfer import ChunkTransfer
+from twinbus.mover.planning.chunk_ledger import RestoredDelivery
 
 # A busy primary is this late to answer: long enough for something to happen meanwhile.
 HASTE_S = 1.0

@@ -10,10 +10,10 @@ import pytest
 
 from campaign.messages import FIELDS, differences, message_of, print_of
 from campaign.plan import Plan
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections
-from twinbus.amqp.types import Int, Long
-from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import ReceivedMessage
+from twinbus.amqp.codec.types import Int, Long
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, DataSections
+from twinbus.encoding.brokered_message import decode_message, encode_message
+from twinbus.encoding.transit import ReceivedMessage
 from twinbus.message import BrokeredMessage
 
 PLAN = Plan(seed=3, began_s=1_800_000_000.0)

@@ -19,9 +19,9 @@ from campaign.plan import PRIMARY, SECONDARY, Plan
 from campaign.processes import LAUNCHERS, Child
 from campaign.site import Site
 from campaign.syphon import SparkChild
-from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import ReceivedMessage
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.encoding.brokered_message import encode_message
+from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import TwinbusError
 from twinbus.message import BrokeredMessage
 

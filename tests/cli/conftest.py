@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from twinbus.cli import app
 from twinbus.errors import TwinbusError
-from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
+from twinbus.testing.namespaces import NamespaceFixture, NamespacePairFixture
 
 
 class Typed:

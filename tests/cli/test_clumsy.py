@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.cli.shared_options import BACKLOG_QUEUE_COUNT_MAX
+from twinbus.cli.shared.namespace_options import BACKLOG_QUEUE_COUNT_MAX
 from twinbus.pairing import options
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 HUGE = "9" * 20
 

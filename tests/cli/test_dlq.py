@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.amqp.types import Short
-from twinbus.broker.access.claims import Claim
-from twinbus.service_errors import ServiceError
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.amqp.codec.types import Short
+from twinbus.broker.access.rules import Claim
+from twinbus.errors import ServiceError
+from twinbus.testing.namespaces import NamespaceFixture
 
 TYPED = {"short": Short(7), "id": UUID(int=5), "ok": True, "text": "ä"}
 

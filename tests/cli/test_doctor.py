@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.support.broken_stores import broken_store, good_store
-from twinbus.broker.store.datadir import DataDirectory
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.data_directory import DataDirectory
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.cli import app
-from twinbus.cli.doctor import EXIT_FINDINGS
+from twinbus.cli.broker.doctor import EXIT_FINDINGS
 from twinbus.errors import ConfigurationError, StoreCorrupt, StoreLocked
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.access import connection_string_of, connection_string_with, entity_rule
-from twinbus.broker.access.claims import Claim
-from twinbus.connection_string import parse_connection_string
-from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
+from twinbus.broker.access.rules import Claim
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.testing.namespaces import NamespaceFixture, NamespacePairFixture
 
 
 def test_a_queue_is_created_shown_listed_and_deleted(typed: Any) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.cli.conftest import Typed
 from tests.support.broker_process import BrokerProcess
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.connection_string import parse_connection_string
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.testing.namespaces import NamespaceFixture
 
 PRIMARY, SECONDARY = "cHJpbWFyeQ==" * 3, "c2Vjb25kYXJ5" * 3
 RULES = RuleSet((AuthorizationRule("sender", Claim.SEND, PRIMARY, SECONDARY),))

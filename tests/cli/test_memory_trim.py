@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from twinbus.cli import memory_trim
-from twinbus.cli.memory_trim import Heap
+from twinbus.cli.broker import memory_trim
+from twinbus.cli.broker.memory_trim import Heap
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only glibc keeps so much")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.access import connection_string_with
-from twinbus.broker.access.claims import Claim
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.broker.access.rules import Claim
+from twinbus.testing.namespaces import NamespaceFixture
 
 
 def test_what_is_sent_is_peeked_and_received(typed: Any, servicebus: NamespaceFixture) -> None:

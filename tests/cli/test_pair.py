@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.cli.pair import EXIT_ATTENTION
-from twinbus.connection_string import parse_connection_string
-from twinbus.spark.syphon.state import StateDir
-from twinbus.testing.bus import NamespacePairFixture
+from twinbus.cli.pair.commands import EXIT_ATTENTION
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.spark.syphon.state_directory import StateDir
+from twinbus.testing.namespaces import NamespacePairFixture
 
 QUEUE = "primary/x-servicebus-transfer/{}"
 
@@ -257,7 +257,7 @@ def test_a_message_that_comes_while_a_queue_is_cleaned_up_keeps_it(
     typed_pair: Any, servicebus_pair: NamespacePairFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P4: sends are off while it is looked at for the last time, and on again when it stays."""
-    from twinbus.cli import backlog_cleanup
+    from twinbus.cli.pair import backlog_cleanup
 
     typed_pair("pair", "apply", "--backlog-queue-count", "2")
     looks: list[str] = []

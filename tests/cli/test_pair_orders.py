@@ -15,15 +15,15 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.core.failover import Health
 from twinbus.errors import ConfigurationError
-from twinbus.pairing import orders
-from twinbus.testing.bus import NamespacePairFixture
+from twinbus.failover.state_machine import Health
+from twinbus.pairing import operator_commands
+from twinbus.testing.namespaces import NamespacePairFixture
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(operator_commands, "LOOK_INTERVAL_S", 0.02)
 
 
 async def paired(pair: NamespacePairFixture, control: Path) -> MessagingFactory:
@@ -86,12 +86,12 @@ async def test_an_application_that_starts_later_does_not_repeat_a_moment(
 ) -> None:
     """P16: a failover that is not held was about its moment."""
     control = tmp_path / "control.json"
-    orders.write_command(control, "orders", "failover", is_held=False)
+    operator_commands.write_command(control, "orders", "failover", is_held=False)
     factory = await paired(servicebus_pair, control)
     await asyncio.sleep(0.1)
     assert factory.health("orders").state is Health.HEALTHY
     # The same order given again is another one
-    orders.write_command(control, "orders", "failover", is_held=False)
+    operator_commands.write_command(control, "orders", "failover", is_held=False)
     await until(factory, "orders", Health.DIVERTED)
     await factory.close()
 
@@ -101,7 +101,7 @@ async def test_a_file_that_cannot_be_read_changes_nothing(
 ) -> None:
     """P16: neither a broken one nor none; it is told, and orders work again afterwards."""
     control = tmp_path / "control.json"
-    orders.write_command(control, "orders", "failover", is_held=True)
+    operator_commands.write_command(control, "orders", "failover", is_held=True)
     factory = await paired(servicebus_pair, control)
     control.write_text("{nonsense")
     async with asyncio.timeout(10):
@@ -110,7 +110,7 @@ async def test_a_file_that_cannot_be_read_changes_nothing(
     control.unlink()
     await asyncio.sleep(0.1)
     assert factory.health("orders").state is Health.HELD_ON_BACKLOG
-    orders.write_command(control, "orders", "restore", is_held=False)
+    operator_commands.write_command(control, "orders", "restore", is_held=False)
     await until(factory, "orders", Health.HEALTHY)
     await factory.close()
 
@@ -157,7 +157,7 @@ def test_a_mode_that_the_operator_has_chosen_is_kept(typed_nowhere: Any, tmp_pat
     control.chmod(0o666)
     assert "everybody may write it" in typed_nowhere.refused("pair", "hold", "a", *options)
     with pytest.raises(ConfigurationError, match="chmod o-w"):
-        orders.read_commands(control)
+        operator_commands.read_commands(control)
 
 
 def test_a_group_can_be_let_in(typed_nowhere: Any, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.broker.access.claims import Claim
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.broker.access.rules import Claim
+from twinbus.testing.namespaces import NamespaceFixture
 
 COUNT = 30
 

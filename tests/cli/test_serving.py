@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from tests.support.cpu_time import cpu_s
 from twinbus.broker.broker import NamespaceSpec
 from twinbus.broker.options import BrokerOptions
-from twinbus.cli import app, serving
-from twinbus.cli.serve import CONNECTIONS_MAX, STRANGERS_MAX
-from twinbus.clock import SystemClock
+from twinbus.cli import app
+from twinbus.cli.broker import run
+from twinbus.cli.broker.serve import CONNECTIONS_MAX, STRANGERS_MAX
+from twinbus.common.clock import SystemClock
 from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.errors import ConfigurationError
 
@@ -30,7 +31,7 @@ def test_the_usual_numbers_of_connections_are_those_of_the_options() -> None:
 def test_idle_links_end_when_the_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """M10: as Azure ends them; never unless it is said."""
     served: list[BrokerOptions] = []
-    monkeypatch.setattr(serving, "run_broker", lambda options, *_rest: served.append(options))
+    monkeypatch.setattr(run, "run_broker", lambda options, *_rest: served.append(options))
     for arguments in ([], ["--idle-detach", "10m"]):
         done = CliRunner().invoke(app, ["serve", "--memory", *arguments])
         assert done.exit_code == 0, done.output
@@ -61,10 +62,10 @@ async def test_the_collector_does_not_look_through_what_is_there_from_the_start(
         freeze()
         begun.set()
 
-    monkeypatch.setattr(serving.gc, "freeze", frozen)
+    monkeypatch.setattr(run.gc, "freeze", frozen)
     specs = [NamespaceSpec("demo", port=0)]
     options = BrokerOptions(admin_port=None)
-    running = asyncio.create_task(serving._serve(options, specs, "json", SystemClock()))
+    running = asyncio.create_task(run._serve(options, specs, "json", SystemClock()))
     try:
         await asyncio.wait_for(begun.wait(), 30)
         assert cpu_s(gc.collect) < 0.005
@@ -82,9 +83,9 @@ def test_namespaces_of_the_directory_that_are_not_served_are_told(
     with EmbeddedNamespace("shop", data_directory=tmp_path):
         pass
     options = BrokerOptions(data_directory=tmp_path)
-    serving._log_others(options, [NamespaceSpec("other"), NamespaceSpec("Shop")])
+    run._log_others(options, [NamespaceSpec("other"), NamespaceSpec("Shop")])
     assert caplog.text == ""
-    serving._log_others(options, [NamespaceSpec("other")])
+    run._log_others(options, [NamespaceSpec("other")])
     (record,) = caplog.records
     told = record.getMessage()
     assert "holds the namespace 'shop', which is not served" in told

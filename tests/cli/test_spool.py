@@ -9,10 +9,11 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from twinbus.cli import app, syphon_find
+from twinbus.cli import app
+from twinbus.cli.syphon import summary as summary_module
 from twinbus.drivers import embedded
 from twinbus.drivers.embedded import EmbeddedNamespace
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 QUEUE = "primary/x-servicebus-transfer/0"
 
@@ -82,4 +83,4 @@ def test_what_is_no_spool_is_one_sentence(typed: Any, tmp_path: Path) -> None:
 
 
 def test_both_know_the_same_file() -> None:
-    assert syphon_find.CONNECTION_STRING_FILE == embedded.CONNECTION_STRING_FILE
+    assert summary_module.CONNECTION_STRING_FILE == embedded.CONNECTION_STRING_FILE

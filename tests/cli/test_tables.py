@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.cli.tables import show_table
+from twinbus.cli.shared.output import show_table
 
 QUEUE = "primary/x-servicebus-transfer/0"
 COLUMNS = ("queue", "messages", "what to do")

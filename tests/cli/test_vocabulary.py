@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from twinbus.cli import app, preflight_run, syphon_run
-from twinbus.cli.wanted import namespace_specs
+from twinbus.cli import app
+from twinbus.cli.broker.run import namespace_specs
+from twinbus.cli.pair import execution
+from twinbus.cli.syphon import run_local
 from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.pairing.environment import read_namespace
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.pairing.client.environment import read_namespace
+from twinbus.testing.namespaces import NamespaceFixture
 
 NOWHERE = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
@@ -38,8 +40,8 @@ def test_a_rate_is_written_the_same_everywhere(
         seen.append(options.rate_per_s)
         return 0
 
-    monkeypatch.setattr(preflight_run, "run_preflight", preflight)
-    monkeypatch.setattr(syphon_run, "run_syphon", syphon)
+    monkeypatch.setattr(execution, "run_preflight", preflight)
+    monkeypatch.setattr(run_local, "run_syphon", syphon)
     assert invoked("preflight", "--rate", rate).exit_code == 0
     assert invoked("syphon", "--local", "--rate", rate).exit_code == 0
     assert seen == [2000, 2000]
@@ -78,7 +80,7 @@ def test_a_size_has_two_names(size: tuple[str, str], monkeypatch: pytest.MonkeyP
         seen.append(options.message_bytes)
         return True
 
-    monkeypatch.setattr(preflight_run, "run_preflight", preflight)
+    monkeypatch.setattr(execution, "run_preflight", preflight)
     assert invoked("preflight", *size).exit_code == 0 and seen == [2048]
     made = invoked("cost", "estimate", *size, "--output", "json")
     assert json.loads(made.stdout)["plan"]["size_bytes"] == 2048

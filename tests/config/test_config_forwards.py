@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec
-from twinbus.broker.config_json import parse_config_json
+from twinbus.broker.emulator_config import parse_config_json
 from twinbus.errors import ConfigurationError
 
 

@@ -9,15 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.config_json import check_namespace_name, parse_config_json, parse_duration_ms
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import (
+from twinbus.broker.emulator_config import (
+    check_namespace_name,
+    parse_config_json,
+    parse_duration_ms,
+)
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     RuleDescription,
     SqlAction,
     SqlFilter,
 )
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
 from twinbus.errors import ConfigurationError
 
 # The shape that the emulator's own documentation shows, with the comments that it allows.

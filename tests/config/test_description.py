@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.broker.entities.description import EntityStatus, QueueDescription
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.engine.descriptions import EntityStatus, QueueDescription
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 
 RULES = RuleSet((AuthorizationRule("app", Claim.SEND, "key-one", "key-two"),))

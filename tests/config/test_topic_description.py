@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
 from twinbus.errors import ConfigurationError
 
 

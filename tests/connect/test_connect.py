@@ -30,10 +30,10 @@ from twinbus.aio import (
 )
 from twinbus.errors import ConfigurationError
 from twinbus.spark import register
-from twinbus.spark.references import NamespaceRef
+from twinbus.spark.connection_refs import NamespaceRef
+from twinbus.spark.errors import SparkError, translate_spark_errors
 from twinbus.spark.syphon import SyphonSettings, read_receipts, start_syphon
-from twinbus.spark.syphon.state import StateDir
-from twinbus.spark.troubles import SparkError, translate_spark_errors
+from twinbus.spark.syphon.state_directory import StateDir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

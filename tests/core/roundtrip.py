@@ -7,18 +7,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.amqp.strategies import integers_of, long_texts, scalars, symbols, texts, typed, values
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Symbol, Timestamp, ULong
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, Message
-from twinbus.amqp.properties import Header, Properties
-from twinbus.amqp.scan import scan_message
-from twinbus.amqp.types import Symbol, Timestamp, ULong
-from twinbus.broker.delivery import encode_record
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.record import unpack_record
-from twinbus.broker.ingest import BROKER_ANNOTATIONS, ingest
-from twinbus.clock import Instant
-from twinbus.core.envelope import RESERVED_NAMES, restore
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.amqp.message.sections import scan_message
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.stored_message import unpack_record
+from twinbus.broker.server.delivery_encoder import encode_record
+from twinbus.broker.server.ingest import BROKER_ANNOTATIONS, ingest
+from twinbus.common.clock import Instant
+from twinbus.encoding.envelope import RESERVED_NAMES, restore
 
 BACKLOG = QueueDescription(path="contoso/x-servicebus-transfer/0")
 NO_BODY = b"\x00\x53\x77" + encode_value("no body")

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.pairing.mover.messages import backlog, plain
-from twinbus import service_errors
-from twinbus.core.chunk import (
+from twinbus import errors
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import (
+    CommunicationError,
+    EntityNotFound,
+    MessageTooLarge,
+    OperationTimeout,
+    ServiceError,
+)
+from twinbus.mover.planning.chunk_ledger import RestoredDelivery
+from twinbus.mover.planning.chunk_plan import (
     BATCH_COUNT_MAX,
     SINGLES_MAX,
     DeliveryRules,
@@ -18,16 +27,7 @@ from twinbus.core.chunk import (
     split_batch,
     split_into_batches,
 )
-from twinbus.core.chunk_board import SendSignal
-from twinbus.core.chunk_ledger import RestoredDelivery
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.service_errors import (
-    CommunicationError,
-    EntityNotFound,
-    MessageTooLarge,
-    OperationTimeout,
-    ServiceError,
-)
+from twinbus.mover.planning.circuit_breaker import SendSignal
 
 RULES = DeliveryRules(primary_name="east")
 QUEUE = "east/x-servicebus-transfer/0"
@@ -118,9 +118,9 @@ def test_a_refused_batch_is_halved_and_a_small_one_sent_one_by_one() -> None:
 
 
 def test_every_error_of_the_service_has_a_verdict() -> None:
-    kinds = [getattr(service_errors, name) for name in service_errors.__all__]
+    kinds = [getattr(errors, name) for name in errors.__all__]
     for kind in kinds:
-        if issubclass(kind, ServiceError) and kind is not service_errors.TooLargeForBacklog:
+        if issubclass(kind, ServiceError) and kind is not errors.TooLargeForBacklog:
             assert isinstance(classify_error(kind("it happened")), MoveErrorClass)
 
 
@@ -130,12 +130,12 @@ def test_every_error_of_the_service_has_a_verdict() -> None:
         (CommunicationError("x", was_sent=False), MoveErrorClass.LATER, SendSignal.FAILED),
         (CommunicationError("x", was_sent=True), MoveErrorClass.AMBIGUOUS, SendSignal.FAILED),
         (OperationTimeout("x"), MoveErrorClass.AMBIGUOUS, SendSignal.FAILED),
-        (service_errors.ServerBusy("x"), MoveErrorClass.LATER, SendSignal.FAILED),
-        (service_errors.AccessRefused("x"), MoveErrorClass.LATER, SendSignal.FAILED),
-        (service_errors.EntityDisabled("x"), MoveErrorClass.LATER, SendSignal.FAILED),
-        (service_errors.QuotaExceeded("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (errors.ServerBusy("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (errors.AccessRefused("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (errors.EntityDisabled("x"), MoveErrorClass.LATER, SendSignal.FAILED),
+        (errors.QuotaExceeded("x"), MoveErrorClass.LATER, SendSignal.FAILED),
         (MessageTooLarge("x"), MoveErrorClass.REFUSED, SendSignal.ACCEPTED),
-        (service_errors.MessageRefused("x"), MoveErrorClass.REFUSED, SendSignal.ACCEPTED),
+        (errors.MessageRefused("x"), MoveErrorClass.REFUSED, SendSignal.ACCEPTED),
         (EntityNotFound("x"), MoveErrorClass.GONE, SendSignal.GONE),
         (ServiceError("x"), MoveErrorClass.AMBIGUOUS, SendSignal.FAILED),
     ],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from twinbus.amqp.message import Message
-from twinbus.amqp.types import Int
-from twinbus.core.chunk_aside import DeferredMessages, is_deferred
+from twinbus.amqp.codec.types import Int
+from twinbus.amqp.message.message import Message
+from twinbus.mover.planning.deferred_messages import DeferredMessages, is_deferred
 
 
 def test_numbers_come_back_in_the_order_in_which_they_were_set_aside() -> None:

@@ -6,17 +6,17 @@ from random import Random
 
 import pytest
 
-from twinbus.core.chunk_board import (
+from twinbus.errors import ConfigurationError
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.planning.circuit_breaker import (
     PROBE_S_MAX,
     TRANSITIONS,
-    Backoff,
     CircuitState,
     DestinationCircuits,
     SendPermission,
     SendSignal,
 )
-from twinbus.core.shift import CircuitSnapshot
-from twinbus.errors import ConfigurationError
+from twinbus.mover.planning.work_order import CircuitSnapshot
 
 HOUR_S = 3_600.0
 
@@ -182,7 +182,7 @@ def test_a_probe_that_came_to_nothing_can_be_made_again() -> None:
 
 
 def test_invented_destinations_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.core.chunk_board.DESTINATIONS_MAX", 3)
+    monkeypatch.setattr("twinbus.mover.planning.circuit_breaker.DESTINATIONS_MAX", 3)
     circuits = make_board()
     for index in range(10):
         circuits.receive(f"invented-{index}", SendSignal.GONE, index)
@@ -193,7 +193,7 @@ def test_more_missing_destinations_than_are_remembered_are_lost_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Y4: otherwise each forgets the others, and all are tried for ever."""
-    monkeypatch.setattr("twinbus.core.chunk_board.DESTINATIONS_MAX", 3)
+    monkeypatch.setattr("twinbus.mover.planning.circuit_breaker.DESTINATIONS_MAX", 3)
     circuits = make_board(gone_grace_s=10)
     lost = set()
     for now_s in range(24):

@@ -6,9 +6,14 @@ import pickle
 
 import pytest
 
-from twinbus.core.chunk_ledger import ChunkLedger, LedgerError, MoverIdentity, RestoredDelivery
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome, to_json_line
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.mover.planning.chunk_ledger import (
+    ChunkLedger,
+    LedgerError,
+    MoverIdentity,
+    RestoredDelivery,
+)
+from twinbus.mover.planning.receipts import Receipt, ReceiptCounts, ReceiptOutcome, to_json_line
 
 PLACE = MoverIdentity("east/x-servicebus-transfer/0", "host", 42)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.classifier import BacklogErrorClass, Classifier, PrimaryErrorClass
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
@@ -21,6 +20,7 @@ from twinbus.service_errors import (
     ServiceInternalError,
     TooLargeForBacklog,
 )
+from twinbus.failover.error_classifier import BacklogErrorClass, Classifier, PrimaryErrorClass
 
 OUTAGES = [OperationTimeout, CommunicationError, ServiceInternalError, LinkDetached]
 CALLERS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.deadline import SEND_TIMEOUT_S, Deadline
+from twinbus.failover.send_decision import SEND_TIMEOUT_S, Deadline
 
 
 def test_a_send_has_a_minute_by_default() -> None:

@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
-from twinbus.core.chunk_aside import DeferredMessages
-from twinbus.core.chunk_board import DESTINATIONS_MAX, Backoff
-from twinbus.core.dispatcher import RETURNING_MAX, Dispatcher, WorkLimits
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.shift import CircuitSnapshot, WorkReport
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.planning.circuit_breaker import DESTINATIONS_MAX
+from twinbus.mover.planning.deferred_messages import DeferredMessages
+from twinbus.mover.planning.dispatcher import RETURNING_MAX, Dispatcher, WorkLimits
+from twinbus.mover.planning.work_order import CircuitSnapshot, WorkReport
 
 DAY_S = 86_400.0
 QUEUES = tuple(f"p/x-servicebus-transfer/{index}" for index in range(10))
@@ -287,7 +288,8 @@ def test_what_could_not_be_remembered_is_looked_for_when_there_is_room(
 ) -> None:
     """Y4: more messages set aside than there is memory for."""
     monkeypatch.setattr(
-        "twinbus.core.dispatcher.DeferredMessages", partial(DeferredMessages, numbers_max=10)
+        "twinbus.mover.planning.dispatcher.DeferredMessages",
+        partial(DeferredMessages, numbers_max=10),
     )
     planner = looked_through()
     (order,) = planner.orders({QUEUES[0]: None}, 0.0)

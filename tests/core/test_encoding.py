@@ -17,14 +17,19 @@ from tests.amqp.strategies import scalars, texts, typed, values
 from tests.amqp.worst_inputs import a_map, uuid_keys
 from tests.core.roundtrip import NOW_MS, as_delivered
 from tests.support.cpu_time import cpu_s
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, Message, UndecodedBody
-from twinbus.amqp.properties import Header, Properties
-from twinbus.amqp.types import Described, Long, Symbol, Timestamp, UInt, ULong
-from twinbus.core.encoding import decode_message, encode_message, moment_of, ms_of
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.errors import InvalidMessage
+from twinbus.amqp.codec.types import Described, Long, Symbol, Timestamp, UInt, ULong
+from twinbus.amqp.message.message import (
+    AmqpSequence,
+    AmqpValue,
+    DataSections,
+    Message,
+    UndecodedBody,
+)
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.encoding.brokered_message import decode_message, encode_message, moment_of, ms_of
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import InvalidMessage, ServiceError
 from twinbus.message import BrokeredMessage
-from twinbus.service_errors import ServiceError
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 

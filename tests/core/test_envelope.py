@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.core.roundtrip import NOW_MS, as_delivered, essence, home_again
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Described, Int, Long, Symbol, Timestamp, UInt, ULong
 from twinbus.amqp.errors import AmqpError
-from twinbus.amqp.message import AmqpValue, DataSections, Message
-from twinbus.amqp.properties import Header, Properties
-from twinbus.amqp.types import Described, Int, Long, Symbol, Timestamp, UInt, ULong
-from twinbus.core.envelope import (
+from twinbus.amqp.message.message import AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.encoding.envelope import (
     RESERVED_NAMES,
     Reason,
     TtlPolicy,
@@ -24,7 +24,7 @@ from twinbus.core.envelope import (
     overhead_bytes_max,
     restore,
 )
-from twinbus.service_errors import (
+from twinbus.errors import (
     EnvelopeError,
     MessageRefused,
     MessageTooLarge,

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from tests.core.roundtrip import BACKLOG
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.amqp.message import DataSections, Message
-from twinbus.broker.ingest import ingest
-from twinbus.clock import Instant
-from twinbus.core.destinations import check_destination
-from twinbus.core.envelope_batches import (
+from twinbus.amqp.message.message import DataSections, Message
+from twinbus.broker.server.ingest import ingest
+from twinbus.common.clock import Instant
+from twinbus.encoding.batching import (
     BATCH_ENVELOPE_BYTES_MAX,
     ranges_that_fit,
     size_in_batch,
     split_to_fit,
 )
-from twinbus.core.envelope_ping import ping
-from twinbus.service_errors import EnvelopeError
+from twinbus.encoding.ping import ping
+from twinbus.errors import EnvelopeError
+from twinbus.mover.planning.chunk_plan import check_destination
 
 # --- batches -----------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.amqp.types import Int, Long, Timestamp, UByte
-from twinbus.core.envelope import restore
-from twinbus.service_errors import EnvelopeError
+from twinbus.amqp.codec.types import Int, Long, Timestamp, UByte
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.encoding.envelope import restore
+from twinbus.errors import EnvelopeError
 
 HOPS = "x-opt-twinbus-hops"
 FORWARDED = {"x-opt-enqueue-sequence-number": Long(4)}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.cpu_time import cpu_s
-from twinbus.amqp.message import AmqpValue, Message
-from twinbus.core.envelope_ping import is_ping, ping
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.encoding.ping import is_ping, ping
 
 
 def test_a_large_body_is_not_looked_at() -> None:

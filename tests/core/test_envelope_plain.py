@@ -9,12 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.roundtrip import as_delivered
-from twinbus.amqp.message import AmqpValue, Message
-from twinbus.amqp.properties import Properties
-from twinbus.core import envelope_away, envelope_home, envelope_plain
-from twinbus.core.envelope import RestoredMessage, TtlPolicy, alias, restore
-from twinbus.core.envelope_plain import alias_plain, bare_message_start, restore_plain
-from twinbus.service_errors import EnvelopeError
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.encoding.envelope import (
+    RestoredMessage,
+    TtlPolicy,
+    alias,
+    backlog_copy,
+    fast_path,
+    restore,
+    restored_message,
+)
+from twinbus.encoding.envelope.fast_path import alias_plain, bare_message_start, restore_plain
+from twinbus.errors import EnvelopeError
 
 PLAIN = Message(properties=Properties(message_id="m" * 36), body=b"x" * 1_024).encode()
 
@@ -33,12 +40,12 @@ owners = st.sampled_from(["", "0123456789ab contoso.example", "é", "0123456789a
 
 
 def generally_aliased(encoded: bytes, path: str, owner: str) -> bytes:
-    buf, stops, front = envelope_away._build_alias(encoded, path, owner)
+    buf, stops, front = backlog_copy._build_alias(encoded, path, owner)
     return b"".join((*front, buf[stops[4] :]))
 
 
 def generally_restored(encoded: bytes) -> RestoredMessage:
-    return envelope_home._restored(encoded, 0, 0, None, TtlPolicy.RESTART)
+    return restored_message._restored(encoded, 0, 0, None, TtlPolicy.RESTART)
 
 
 def outcome(encoded: bytes) -> RestoredMessage | None:
@@ -59,9 +66,9 @@ def test_a_plain_message_takes_the_short_way() -> None:
 def test_the_usual_front_is_recognised_without_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     """P12: what the pattern says of it, in half the time."""
     delivered = as_delivered(alias(PLAIN, "orders"))
-    told = envelope_plain._FRONT.match(delivered)
+    told = fast_path._FRONT.match(delivered)
     assert told is not None
-    monkeypatch.setattr(envelope_plain, "_FRONT", re.compile(b"nothing looks like this"))
+    monkeypatch.setattr(fast_path, "_FRONT", re.compile(b"nothing looks like this"))
     assert bare_message_start(delivered) == told.end()
     assert bare_message_start(b"\x01" + delivered[1:]) == 0
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.roundtrip import as_delivered, essence, home_again, messages
-from twinbus.core.envelope import (
+from twinbus.encoding.envelope import (
     alias,
     overhead_bytes,
     overhead_bytes_max,

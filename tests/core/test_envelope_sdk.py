@@ -13,8 +13,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tests.core.roundtrip import essence, home_again
-from twinbus.amqp.message import Message
-from twinbus.core.envelope import alias, overhead_bytes, overhead_bytes_max, size_if_aliased
+from twinbus.amqp.message.message import Message
+from twinbus.encoding.envelope import alias, overhead_bytes, overhead_bytes_max, size_if_aliased
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ONE_OF_EACH = {

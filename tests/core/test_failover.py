@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.events import (
+from twinbus.failover.events import (
     Diverted,
     EntityHeld,
     PingFailed,
@@ -16,7 +16,13 @@ from twinbus.core.events import (
     Suspected,
     SuspicionCleared,
 )
-from twinbus.core.failover import TRANSITIONS, EntityFailover, FailoverPolicy, Health, Signal
+from twinbus.failover.state_machine import (
+    TRANSITIONS,
+    EntityFailover,
+    FailoverPolicy,
+    Health,
+    Signal,
+)
 
 
 def entity(interval_s: float = 10, ping_interval_s: float = 60) -> EntityFailover:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.lifecycle import (
+from twinbus.failover.pair_lifecycle import (
     CloseFactory,
     FactoryState,
     FaultFactory,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.pair_mark import address_in, is_accepted, pair_mark, shared_scan_s
-from twinbus.drivers.port import NamespaceAddress
+from twinbus.drivers.interface import NamespaceAddress
+from twinbus.encoding.pair_mark import address_in, is_accepted, pair_mark, shared_scan_s
 from twinbus.pairing.backlog_queues import backlog_queue, drift_of, owner_address, owner_mark
 
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from twinbus.core.retry import RetryPolicy
 from twinbus.errors import ConfigurationError
+from twinbus.failover.backoff import RetryPolicy
 
 
 def test_the_back_off_doubles_with_jitter() -> None:

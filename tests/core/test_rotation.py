@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-from twinbus.core.events import BacklogQueueReinstated, BacklogQueueWithdrawn
-from twinbus.core.rotation import BacklogQueueChoice, BacklogRotation, QueueAffinity, RotationPolicy
+from twinbus.failover.backlog_rotation import (
+    BacklogQueueChoice,
+    BacklogRotation,
+    QueueAffinity,
+    RotationPolicy,
+)
+from twinbus.failover.events import BacklogQueueReinstated, BacklogQueueWithdrawn
 
 QUEUES = ("east/x-servicebus-transfer/0", "east/x-servicebus-transfer/1")
 FIRST, SECOND = QUEUES

@@ -6,31 +6,7 @@ from random import Random
 
 import pytest
 
-from twinbus.core.deadline import Deadline
-from twinbus.core.events import (
-    BacklogExhaustedEvent,
-    BacklogQueueWithdrawn,
-    Diverted,
-    PossibleDuplicate,
-    Suspected,
-    SuspicionCleared,
-    error_summary,
-)
-from twinbus.core.failover import CONFIRM_S, EntityFailover, FailoverPolicy, Health
-from twinbus.core.retry import RetryPolicy
-from twinbus.core.rotation import BacklogRotation, QueueAffinity
-from twinbus.core.sending import (
-    CredentialHistory,
-    SendDecision,
-    SendFailed,
-    SendPolicy,
-    SendSucceeded,
-    SendToBacklog,
-    SendToPrimary,
-    Wait,
-    first_attempt_s,
-)
-from twinbus.service_errors import (
+from twinbus.errors import (
     AuthenticationFailed,
     BacklogExhausted,
     CommunicationError,
@@ -44,6 +20,30 @@ from twinbus.service_errors import (
     ServerBusy,
     ServiceError,
 )
+from twinbus.failover.backlog_rotation import BacklogRotation, QueueAffinity
+from twinbus.failover.backoff import RetryPolicy
+from twinbus.failover.events import (
+    BacklogExhaustedEvent,
+    BacklogQueueWithdrawn,
+    Diverted,
+    PossibleDuplicate,
+    Suspected,
+    SuspicionCleared,
+    error_summary,
+)
+from twinbus.failover.send_decision import (
+    CredentialHistory,
+    Deadline,
+    SendDecision,
+    SendFailed,
+    SendPolicy,
+    SendSucceeded,
+    SendToBacklog,
+    SendToPrimary,
+    Wait,
+    first_attempt_s,
+)
+from twinbus.failover.state_machine import CONFIRM_S, EntityFailover, FailoverPolicy, Health
 
 FIRST, SECOND, THIRD = (f"east/x-servicebus-transfer/{index}" for index in range(3))
 

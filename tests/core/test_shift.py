@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.shift import (
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.mover.planning.work_order import (
     CircuitSnapshot,
     WorkOrder,
     WorkReport,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.stall import StallDetector, stall_reason
+from twinbus.mover.planning.stall_detector import StallDetector, stall_reason
 
 QUEUE = "east/x-servicebus-transfer/1"
 

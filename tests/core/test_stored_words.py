@@ -4,19 +4,19 @@ import json
 from dataclasses import fields
 from typing import get_args
 
-from twinbus.core import events
-from twinbus.core.receipts import Receipt, ReceiptOutcome, to_json_line
-from twinbus.core.shift import WorkReport, report_from_json, report_to_json
-from twinbus.pairing import occurrence
-from twinbus.pairing.orders import OperatorCommand
-from twinbus.spark.cost.state import Manifest
-from twinbus.spark.syphon.state import Control, Status
+from twinbus.failover import events
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome, to_json_line
+from twinbus.mover.planning.work_order import WorkReport, report_from_json, report_to_json
+from twinbus.pairing import events as events_module
+from twinbus.pairing.operator_commands import OperatorCommand
+from twinbus.spark.cost_report.state import Manifest
+from twinbus.spark.syphon.state_directory import Control, Status
 
 
 def test_every_event_has_its_stored_name() -> None:
     """Journals and logs carry these names."""
-    assert set(occurrence._NAMES) == set(get_args(events.Event))
-    assert list(occurrence._NAMES.values()) == [
+    assert set(events_module._NAMES) == set(get_args(events.Event))
+    assert list(events_module._NAMES.values()) == [
         "suspected",
         "cleared",
         "diverted",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.core.watch_pace import (
+from twinbus.failover.backlog_alerts import (
     WATCH_INTERVAL_S,
     WATCH_INTERVAL_S_MAX,
     PollingPace,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.events import BacklogDrained, BacklogThresholdCrossed, BacklogUnattended
-from twinbus.core.watermarks import BacklogAlerts, BacklogThresholds, QueueSnapshot
 from twinbus.errors import ConfigurationError
+from twinbus.failover.backlog_alerts import BacklogAlerts, BacklogThresholds, QueueSnapshot
+from twinbus.failover.events import BacklogDrained, BacklogThresholdCrossed, BacklogUnattended
 
 
 def reading(**facts: float) -> QueueSnapshot:

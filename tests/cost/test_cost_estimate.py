@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.core.cost_estimate import HOUR_MS, CostKind, EstimateInput, estimate, idle_receives
-from twinbus.core.costs import (
+from twinbus.cost.estimate import HOUR_MS, CostKind, EstimateInput, estimate, idle_receives
+from twinbus.cost.price_sheets import load_prices
+from twinbus.cost.prices import GB, PriceSheet, Tier
+from twinbus.cost.units import (
     NOTHING,
     UNIT_BYTES,
     Operation,
@@ -21,9 +23,7 @@ from twinbus.core.costs import (
     units_of,
     units_of_message,
 )
-from twinbus.core.prices import GB, PriceSheet, Tier
 from twinbus.errors import ConfigurationError
-from twinbus.prices import load_prices
 
 MINUTE_MS = 60_000
 STANDARD, BASIC = load_prices("standard"), load_prices("basic")

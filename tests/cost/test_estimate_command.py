@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from twinbus.cli import app
-from twinbus.cli.quantities import count, rate_per_s, size_bytes
-from twinbus.cli.tables import show_table
-from twinbus.core.price_reading import read_price_sheet
-from twinbus.core.watch_pace import WATCH_INTERVAL_S, WATCH_INTERVAL_S_MAX
-from twinbus.durations import seconds
+from twinbus.cli.shared.output import show_table
+from twinbus.cli.shared.values import count, rate_per_s, size_bytes
+from twinbus.common.durations import seconds
+from twinbus.cost.prices import read_price_sheet
 from twinbus.errors import ConfigurationError
+from twinbus.failover.backlog_alerts import WATCH_INTERVAL_S, WATCH_INTERVAL_S_MAX
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # The question of the documentation (docs/COSTS.md).

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.core.costs import Amount, Operation
-from twinbus.core.price_reading import read_price_sheet
-from twinbus.core.prices import BYTES_MAX, UNITS_MAX, Payer, PriceSheet, Tier, money
+from twinbus.cost.price_sheets import SHEETS, load_prices
+from twinbus.cost.prices import (
+    BYTES_MAX,
+    UNITS_MAX,
+    Payer,
+    PriceSheet,
+    Tier,
+    money,
+    read_price_sheet,
+)
+from twinbus.cost.units import Amount, Operation
 from twinbus.errors import ConfigurationError
-from twinbus.prices import SHEETS, load_prices
 
 STANDARD = load_prices("standard")
 some_units = st.integers(0, UNITS_MAX // 3)

@@ -41,13 +41,13 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
 def test_a_missing_directory_and_a_missing_java_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from twinbus.cli import cost_report_run
+    from twinbus.cli.cost import report_output
 
     assert "is no directory" in refused(str(tmp_path / "nowhere"))
     (tmp_path / "operations-2026-11-16.jsonl").write_text("")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     # Another test may have left a session here, which would be used as it is.
-    monkeypatch.setattr(cost_report_run.require_pyspark().SparkSession, "getActiveSession", _none)
+    monkeypatch.setattr(report_output.require_pyspark().SparkSession, "getActiveSession", _none)
     assert "where no Java is" in refused(str(tmp_path))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinbus.demo.books import DeliveryCheck
+from twinbus.demo.scenario import DeliveryCheck
 
 DESTINATIONS = {
     "orders": ("orders",),

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.demo.plan import DESTINATIONS, DemoScenario
-from twinbus.demo.result import Result
+from twinbus.demo.scenario import DESTINATIONS, DemoScenario, Result
 from twinbus.errors import ConfigurationError
 
 GOOD = Result(
@@ -43,7 +42,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         result: Result = wanted[0]
         return result
 
-    monkeypatch.setattr("twinbus.demo.run.run_demo", play)
+    monkeypatch.setattr("twinbus.demo.outage.run_demo", play)
     return wanted
 
 

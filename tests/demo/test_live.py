@@ -8,8 +8,15 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from twinbus.demo.live import LiveScreen, RateHistory, curve, picture, screen_here
-from twinbus.demo.screen import PlainScreen, View
+from twinbus.demo.terminal import (
+    LiveScreen,
+    PlainScreen,
+    RateHistory,
+    View,
+    curve,
+    picture,
+    screen_here,
+)
 
 CALM = View(
     is_primary_up=True,

@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from twinbus.broker.doors import BEHIND_S_MAX, Listener, bind
+from twinbus.broker.listener.listeners import BEHIND_S_MAX, Listener, bind
 
 
 async def test_newcomers_wait_while_the_broker_is_behind_and_not_for_ever() -> None:

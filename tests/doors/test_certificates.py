@@ -15,11 +15,16 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from twinbus.broker.entrance import shown_host
+from twinbus.broker.listener import certificates as keeper_module
+from twinbus.broker.listener.certificate_authority import (
+    issue,
+    make_authority,
+    missing_names,
+    read_bundle,
+)
+from twinbus.broker.listener.certificates import DAY_S, CertificateStore, names_for
+from twinbus.broker.listener.listeners import shown_host
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.tls import keeper as keeper_module
-from twinbus.broker.tls.authority import issue, make_authority, missing_names, read_bundle
-from twinbus.broker.tls.keeper import DAY_S, CertificateStore, names_for
 from twinbus.errors import ConfigurationError
 
 
@@ -64,7 +69,8 @@ def test_a_kept_certificate_is_shown_without_the_library_that_makes_them(tmp_pat
     """M10: a start does not get slower by it."""
     CertificateStore(tmp_path).prepare()
     code = (
-        "import sys; from pathlib import Path; from twinbus.broker.tls.keeper import Keeper\n"
+        "import sys; from pathlib import Path; from twinbus.broker.listener.certificates import "
+        "CertificateStore\n"
         "CertificateStore(Path(sys.argv[1])).prepare()\n"
         "sys.exit('cryptography' in sys.modules)"
     )

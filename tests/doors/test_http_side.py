@@ -16,11 +16,11 @@ import pytest
 
 from tests.doors.test_waiting import PATIENCE_S, TOLERANCE_S, Tell, eventually
 from tests.doors.test_waiting import tell as tell
-from twinbus.broker import http_protocol
-from twinbus.broker.connection_slots import ConnectionSlots
-from twinbus.broker.doors import ConnectionAcceptor, Listener, bind
-from twinbus.broker.http_side import HttpServer
-from twinbus.broker.tls.keeper import CertificateStore
+from twinbus.broker.fairness.connection_slots import ConnectionSlots
+from twinbus.broker.http import protocol
+from twinbus.broker.http.server import HttpServer
+from twinbus.broker.listener.certificates import CertificateStore
+from twinbus.broker.listener.listeners import ConnectionAcceptor, Listener, bind
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LAST_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -104,8 +104,8 @@ def test_a_connection_that_closes_does_not_wait_for_its_last_bytes_to_be_read(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """M6: they may be too few for the limit above, which begins with a full buffer."""
-    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 0.1)
-    monkeypatch.setattr(http_protocol.DeadlineHttpProtocol, "_is_deaf", lambda _self: None)
+    monkeypatch.setattr(protocol, "KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr(protocol.DeadlineHttpProtocol, "_is_deaf", lambda _self: None)
 
     async def story() -> None:
         async with serving(answering(16 << 20), []) as door:

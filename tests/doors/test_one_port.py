@@ -23,9 +23,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker.access.sas import make_token
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 
 FLAVOURS = pytest.mark.parametrize("flavour", ["sync", "aio"])
 TIMEOUT_S = 10.0

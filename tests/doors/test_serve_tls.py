@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.doors.test_certificates import given_files
 from tests.sdk.test_serve import FREE_PORTS, assert_a_sentence, line_of, run, serving
 from tests.support.broker_process import BrokerProcess
-from twinbus.broker.tls import authority
-from twinbus.broker.tls.keeper import DAY_S
+from twinbus.broker.listener import certificate_authority
+from twinbus.broker.listener.certificates import DAY_S
 
 TIMEOUT_S = 10.0
 
@@ -46,11 +46,15 @@ def test_an_rsa_certificate_works_too(tmp_path: Path) -> None:
     """M10: what people have is not always an elliptic curve."""
     key = rsa.generate_private_key(65_537, 2_048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bus.example")])
-    made = authority.issue(authority.make_authority("x", time.time()), ("bus.example",), 0)
+    made = certificate_authority.issue(
+        certificate_authority.make_authority("x", time.time()), ("bus.example",), 0
+    )
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), 1)
         .not_valid_before(made.certificate.not_valid_before_utc)
-        .not_valid_after(authority.make_authority("x", time.time()).certificate.not_valid_after_utc)
+        .not_valid_after(
+            certificate_authority.make_authority("x", time.time()).certificate.not_valid_after_utc
+        )
         .add_extension(
             made.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value,
             critical=False,

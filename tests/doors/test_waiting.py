@@ -25,15 +25,16 @@ from tests.adversarial.test_tls import tls_hello
 from tests.support.wire_client import connected as wire_connected
 from twinbus.amqp.frames import PROTOCOL_SASL
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.broker import doors, tarpit
 from twinbus.broker.access.sas import make_token
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
-from twinbus.broker.connection_slots import Slot
+from twinbus.broker.broker import Broker, NamespaceSpec
+from twinbus.broker.fairness.connection_slots import Slot
 from twinbus.broker.faults import Fault
-from twinbus.broker.http_protocol import DeadlineHttpProtocol
+from twinbus.broker.http.protocol import DeadlineHttpProtocol
+from twinbus.broker.listener import listeners, tarpit
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import ClientConnection
-from twinbus.connection_string import parse_connection_string
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.broker.server.connection import ClientConnection
+from twinbus.common.connection_string import parse_connection_string
 from twinbus.errors import ConfigurationError, PortTaken
 
 PATIENCE_S = 0.4
@@ -257,8 +258,8 @@ def test_in_a_flood_a_stranger_is_evicted_and_not_closed(
 
 
 STRANGE = (
-    doors.PendingConnection,
-    doors.TlsPendingConnection,
+    listeners.PendingConnection,
+    listeners.TlsPendingConnection,
     ClientConnection,
     DeadlineHttpProtocol,
     Slot,
@@ -480,12 +481,12 @@ def test_who_is_sent_away_in_the_moment_of_entering_is_gone(
 ) -> None:
     """M8: a task that is cancelled before its first step closes nothing by itself."""
 
-    class Hasty(doors.PendingConnection):
+    class Hasty(listeners.PendingConnection):
         def _look(self) -> None:
             super()._look()
             self.drop()
 
-    monkeypatch.setattr(doors, "PendingConnection", Hasty)
+    monkeypatch.setattr(listeners, "PendingConnection", Hasty)
 
     async def story() -> None:
         async with serving(limits=AmqpLimits()) as (_broker, namespace):
@@ -524,7 +525,7 @@ def test_without_a_descriptor_left_a_door_rests_and_goes_on(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M6: connections wait in the kernel meanwhile; the loop does not spin."""
-    monkeypatch.setattr(doors, "REST_S", 0.2)
+    monkeypatch.setattr(listeners, "REST_S", 0.2)
     refusals = [OSError(24, "Too many open files")] * 3
 
     class Listener(socket.socket):
@@ -533,7 +534,7 @@ def test_without_a_descriptor_left_a_door_rests_and_goes_on(
                 raise refusals.pop()
             return super().accept()
 
-    monkeypatch.setattr(doors.socket, "socket", Listener)
+    monkeypatch.setattr(listeners.socket, "socket", Listener)
 
     async def story() -> None:
         async with serving(limits=AmqpLimits()) as (_broker, namespace):
@@ -597,9 +598,9 @@ def test_with_tls_only_plain_text_is_refused_everywhere(tell: Tell, tmp_path: Pa
 
 async def test_a_port_that_is_taken_is_told_apart_from_one_that_cannot_be_had() -> None:
     """M10: the one could have been used, the other is a wrong value."""
-    (first,) = await doors.bind("127.0.0.1", 0)
+    (first,) = await listeners.bind("127.0.0.1", 0)
     with first, pytest.raises(PortTaken, match="it is in use"):
-        await doors.bind("127.0.0.1", first.getsockname()[1])
+        await listeners.bind("127.0.0.1", first.getsockname()[1])
     with pytest.raises(ConfigurationError, match="cannot be opened") as refused:
-        await doors.bind("198.51.100.7", 0)  # For documents; no machine has it
+        await listeners.bind("198.51.100.7", 0)  # For documents; no machine has it
     assert not isinstance(refused.value, PortTaken)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
+from twinbus.amqp.codec.types import Symbol, Timestamp
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
 
 
 def parcel(

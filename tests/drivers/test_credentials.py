@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
 from twinbus.broker.access.sas import Audience, parse_token, verify
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 from twinbus.drivers.credentials import IDENTITY_SCOPE, credential_in, credential_of
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import AuthenticationFailed
+from twinbus.errors import AuthenticationFailed, ConfigurationError
 
 KEY = "VGhpcyBpcyBub3QgYSBzZWNyZXQ="
 RULES = RuleSet((AuthorizationRule("app", Claim.SEND, KEY, "QW5vdGhlciBvbmU="),))

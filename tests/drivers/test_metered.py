@@ -12,14 +12,14 @@ import pytest
 
 from tests.drivers.parcels import due_at, parcel
 from tests.support.books import Total, Totals, by_broker, by_client, in_numbers
-from twinbus.core.envelope import ping
-from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.drivers.interface import Driver
 from twinbus.drivers.metered import MeteredDriver
-from twinbus.drivers.port import Driver
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.metering.client_books import ClientMeter
-from twinbus.service_errors import EntityNotFound, ServiceError
+from twinbus.encoding.envelope import ping
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import EntityNotFound, ServiceError
+from twinbus.metering.client_meter import ClientMeter
 from twinbus.testing import NamespaceFixture
 
 DRIVERS: dict[str, Callable[[str], Driver]] = {

@@ -19,12 +19,14 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.support.wire_client import WireClient, connected
-from twinbus.amqp.sections import Message, Properties
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.broker.access.sas import make_token
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.store.port import Op, PutEntity, Store
-from twinbus.connection_string import parse_connection_string
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.broker.storage.interface import Op, PutEntity, Store
+from twinbus.common.connection_string import parse_connection_string
 from twinbus.errors import StoreFailed, StoreFull
 
 T = TypeVar("T")

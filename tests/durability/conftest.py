@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.durability.broker_thread import BrokerThread
-from twinbus.broker import forwarding as forwarding_module
-from twinbus.broker import namespace as namespace_module
+from twinbus.broker.namespace import forwarder as forwarding_module
+from twinbus.broker.namespace import namespace as namespace_module
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.durability.history import Asked, History, Sent
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Symbol, Timestamp
 from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived, Event
 from twinbus.amqp.link import ReceiverLink
+from twinbus.amqp.message.message import DataSections, Message
 from twinbus.amqp.performatives import Disposition
-from twinbus.amqp.sections import DataSections, Message
-from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.ingest import FORMAT_BATCH, FORMAT_MESSAGE
+from twinbus.broker.server.ingest import FORMAT_BATCH, FORMAT_MESSAGE
 
 PIPELINE = 64
 BATCH = 10

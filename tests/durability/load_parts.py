@@ -13,12 +13,12 @@ from typing import Any
 from tests.durability.history import Asked, History, Sent
 from tests.durability.load import STATES, Receiver, Sender, parsed
 from tests.support.wire_client import WireClient
+from twinbus.amqp.codec.types import Symbol, Timestamp
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
 from twinbus.amqp.link import ReceiverLink
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Disposition, Source
-from twinbus.amqp.properties import Properties
-from twinbus.amqp.sections import AmqpValue, Message
-from twinbus.amqp.types import Symbol, Timestamp
 
 SESSIONS = ("s0", "s1", "s2", "s3", "s4")
 FILTER = Symbol("com.microsoft:session-filter")

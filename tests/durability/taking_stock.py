@@ -12,10 +12,10 @@ from tests.durability.load import parsed
 from tests.durability.load_parts import session_of, take_session
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import WireClient, connected
+from twinbus.amqp.codec.types import Array, Long
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
-from twinbus.amqp.sections import AmqpValue, Message
-from twinbus.amqp.types import Array, Long
+from twinbus.amqp.message.message import AmqpValue, Message
 
 LONG_ARRAY = 0x81
 CREDIT = 1_000

@@ -13,13 +13,13 @@ import pytest
 from tests.durability.broker_thread import BrokerThread, payload
 from tests.entities.sim.mutants import acknowledge_before_commit
 from tests.support.wire_client import WireClient
+from twinbus.amqp.codec.types import Symbol, Timestamp
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, DispositionReceived
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.purging import PurgeInterrupted
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.namespace.purge import PurgeInterrupted
 from twinbus.errors import ConfigurationError, StoreFailed, StoreFull
 
 # Long enough that an answer that comes too early would have come.

@@ -20,8 +20,8 @@ from tests.durability.load import Receiver, Sender
 from tests.durability.taking_stock import take_stock
 from tests.entities.sim.mutants import acknowledge_before_commit
 from tests.support.broker_process import BrokerProcess
-from twinbus.broker.store.datadir import DataDirectory
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.data_directory import DataDirectory
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 KILLS = int(os.environ.get("TWINBUS_KILLS", "50"))
 SEED = int(os.environ.get("TWINBUS_KILL_SEED", "1"))

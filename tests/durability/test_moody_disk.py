@@ -23,23 +23,23 @@ from random import Random
 import pytest
 
 from tests.durability.test_kill_nine import verify_store
-from twinbus.amqp.sections import Message, Properties
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec, QueueDescription
-from twinbus.broker import forwarding as forwarding_module
-from twinbus.broker import namespace as namespace_module
-from twinbus.broker.broker import RunningNamespace
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
-from twinbus.broker.entities.facts import facts_of
-from twinbus.broker.entities.filters import RuleDescription, SqlFilter, TrueFilter
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, RELEASE, DeadLetter
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.store.datadir import DataDirectory
-from twinbus.broker.store.port import Op, Store
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.engine.chunk import Chunk
+from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.broker.engine.filters import RuleDescription, SqlFilter, TrueFilter
+from twinbus.broker.engine.outcomes import ABANDON, COMPLETE, RELEASE, DeadLetter
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, facts_of, pack_record
+from twinbus.broker.namespace import forwarder as forwarding_module
+from twinbus.broker.namespace import namespace as namespace_module
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.broker.storage.data_directory import DataDirectory
+from twinbus.broker.storage.interface import Op, Store
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import StoreFull, TwinbusError
 
 LOAD_S = 3.0

@@ -14,10 +14,10 @@ from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.broker import QueueDescription
-from twinbus.broker import namespace as namespace_module
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.topic_description import SubscriptionDescription
-from twinbus.broker.store.port import DeleteChunks, Op, PutChunk, Tombstone
+from twinbus.broker.engine.descriptions import SubscriptionDescription
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.namespace import namespace as namespace_module
+from twinbus.broker.storage.interface import DeleteChunks, Op, PutChunk, Tombstone
 
 PAUSE_S = 0.05
 

@@ -14,16 +14,16 @@ from tests.support.broken_stores import RECIPES, broken_store
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker import QueueDescription
 from twinbus.broker.broker import Broker, NamespaceSpec
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.namespace.purge import Purged
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.purging import Purged
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import EntityRow, PutEntity, Store
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import EntityRow, PutEntity, Store
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import ConfigurationError, EntityExists, StoreCorrupt, StoreFull, StoreRefused
 
 

@@ -17,12 +17,12 @@ from tests.durability.broker_thread import BrokerThread, payload
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted, Rejected
 from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker import EntityStatus, QueueDescription
-from twinbus.broker import forwarding as forwarding_module
-from twinbus.broker.entities.filters import RuleDescription, SqlFilter
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.topic_description import SubscriptionDescription
+from twinbus.broker.engine.descriptions import SubscriptionDescription
+from twinbus.broker.engine.filters import RuleDescription, SqlFilter
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.namespace import forwarder as forwarding_module
 from twinbus.errors import ConfigurationError, StoreFull
 
 NEWS = SubscriptionDescription(path="news/subscriptions/a")

@@ -19,9 +19,9 @@ from tests.durability.test_kill_nine import come_back, verify_store
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
 from twinbus.amqp.delivery_states import Accepted, Rejected
-from twinbus.amqp.sections import Message
-from twinbus.broker import namespace as namespace_module
-from twinbus.broker.entities.topic_description import SubscriptionDescription
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.descriptions import SubscriptionDescription
+from twinbus.broker.namespace import namespace as namespace_module
 
 KILLS = int(os.environ.get("TWINBUS_TOPIC_KILLS", "5"))
 SEED = int(os.environ.get("TWINBUS_KILL_SEED", "1"))

@@ -16,18 +16,16 @@ from random import Random
 from typing import Any
 
 from tests.support.catalogue_changes import create
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.entities.chunk import span_mask
-from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.lane import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
-from twinbus.broker.entities.locks import LockRun
-from twinbus.broker.entities.outcome import SettlementOutcome
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record, unpack_record
-from twinbus.broker.entities.requests import (
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.engine.chunk import span_mask
+from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
+from twinbus.broker.engine.delivery_stream import READ_AHEAD_BYTES, READ_AHEAD_CHUNKS
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.locks import LockRun
+from twinbus.broker.engine.outcomes import SettlementOutcome
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.store_requests import (
     FindTimes,
     LoadBlob,
     LoadDue,
@@ -35,9 +33,11 @@ from twinbus.broker.entities.requests import (
     LoadNext,
     Request,
 )
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Op
-from twinbus.clock import Instant
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, pack_record, unpack_record
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.storage.interface import Op
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.common.clock import Instant
 from twinbus.errors import StoreFull
 
 START_S = 1_000.0

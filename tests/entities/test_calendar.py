@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from twinbus.broker.entities.calendar import EngineTimers
-from twinbus.broker.entities.grace import PendingReads
-from twinbus.broker.entities.requests import LoadDue, LoadExpired
-from twinbus.clock import Instant
+from twinbus.broker.engine.chunk import PendingReads
+from twinbus.broker.engine.store_requests import EngineTimers, LoadDue, LoadExpired
+from twinbus.common.clock import Instant
 
 
 def test_the_earliest_time_is_the_next_one() -> None:

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.entities.chunk import Chunk, span_mask, spans_of
-from twinbus.broker.entities.record import Record, pack_chunk, pack_record
-from twinbus.broker.store.port import ChunkRow, LoadedChunk
+from twinbus.broker.engine.chunk import Chunk, span_mask, spans_of
+from twinbus.broker.engine.stored_message import Record, pack_chunk, pack_record
+from twinbus.broker.storage.interface import ChunkRow, LoadedChunk
 
 MASKS = st.integers(0, 2**70)
 

@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 
 from tests.entities.driver import Answer, Driver, bodies
-from twinbus.amqp.decode import decode_value
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.decode import decode_value
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Long, Symbol
 from twinbus.amqp.limits import Budget
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Long, Symbol
-from twinbus.broker.entities.consumer import DeliveryBatch
-from twinbus.broker.entities.dead_letter import dead_lettered
-from twinbus.broker.entities.forwarding import forwarded
-from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.entities.record import (
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.consumers import DeliveryBatch
+from twinbus.broker.engine.forwarding import forwarded
+from twinbus.broker.engine.outcomes import DeadLetter, dead_lettered
+from twinbus.broker.engine.stored_message import (
     IncomingMessage,
     MessageOrigin,
     Record,

@@ -11,10 +11,9 @@ from random import Random
 import pytest
 
 from tests.entities.driver import FULL, Answer, Driver
-from twinbus.amqp.message import Message
-from twinbus.broker.entities.facts import MessageKeys
-from twinbus.broker.entities.record import chunk_starts, unpack_record
-from twinbus.broker.store.port import ChunkRow
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.stored_message import MessageKeys, chunk_starts, unpack_record
+from twinbus.broker.storage.interface import ChunkRow
 
 WINDOW_S = 20
 IDS = "abcde"

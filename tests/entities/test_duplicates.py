@@ -7,12 +7,11 @@ from random import Random
 import pytest
 
 from tests.entities.driver import START_MS, Answer, Driver, bodies
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import DIGEST_BYTES, MessageKeys
-from twinbus.broker.entities.history import DUPLICATE, LET_IN_COUNT, DuplicateHistory
-from twinbus.broker.entities.outcome import COMPLETE
-from twinbus.broker.entities.record import IncomingMessage
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.duplicate_detection import DUPLICATE, LET_IN_COUNT, DuplicateHistory
+from twinbus.broker.engine.outcomes import COMPLETE
+from twinbus.broker.engine.stored_message import DIGEST_BYTES, IncomingMessage, MessageKeys
+from twinbus.broker.namespace.catalogue import Catalogue
 from twinbus.errors import ConfigurationError
 
 WINDOW_S = 60

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from twinbus.broker.access.sas import Audience
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.forwarding import check_forwarding, target_path, targets_first
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.forwarding import check_forwarding, target_path, targets_first
 from twinbus.errors import ConfigurationError
 
 

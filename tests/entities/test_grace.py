@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twinbus.broker.entities.grace import PendingReads
+from twinbus.broker.engine.chunk import PendingReads
 
 
 def test_with_no_read_under_way_things_are_forgotten_at_once() -> None:

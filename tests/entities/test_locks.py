@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from tests.entities.test_chunk import plain
-from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.locks import DEADLINES_SPARE, TOKEN, LockRun, LockTable
+from twinbus.broker.engine.chunk import Chunk
+from twinbus.broker.engine.locks import DEADLINES_SPARE, TOKEN, LockRun, LockTable
 
 
 @pytest.fixture

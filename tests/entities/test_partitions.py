@@ -7,15 +7,15 @@ from collections import Counter
 import pytest
 
 from twinbus.amqp.errors import AmqpError
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageKeys
-from twinbus.broker.entities.partitions import (
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.stored_message import (
     PARTITION_COUNT,
+    IncomingMessage,
+    MessageKeys,
     PartitionAssigner,
     keys_agree,
     partition_of,
 )
-from twinbus.broker.entities.record import IncomingMessage
 from twinbus.broker.options import ThrottleThresholds
 from twinbus.broker.throttle import Throttle
 

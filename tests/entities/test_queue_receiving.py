@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.entities.driver import Driver, bodies
-from twinbus.broker.entities import lane
-from twinbus.broker.entities import queue as queue_module
-from twinbus.broker.entities.description import EntityStatus
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, RELEASE
-from twinbus.broker.entities.queue import Queue
+from twinbus.broker.engine import delivery_stream
+from twinbus.broker.engine import queue as queue_module
+from twinbus.broker.engine.descriptions import EntityStatus
+from twinbus.broker.engine.outcomes import ABANDON, COMPLETE, RELEASE
+from twinbus.broker.engine.queue import Queue
 
 KILOBYTE = "x" * 1_000
 
@@ -154,7 +154,7 @@ def test_memory_does_not_grow_with_the_queue() -> None:
 
     # Then all of them came, and never more than two reads were in memory
     assert received == 10_000
-    assert most <= 2 * lane.READ_AHEAD_BYTES + 256 * 1024
+    assert most <= 2 * delivery_stream.READ_AHEAD_BYTES + 256 * 1024
     assert len(driver.queue.chunk_cache._chunks) <= 1
 
 
@@ -165,7 +165,7 @@ def test_sends_to_a_slow_receiver_do_not_pile_up_in_memory() -> None:
         driver.sent(*[KILOBYTE] * 500)
         driver.receive()
 
-    assert bytes_in_memory(driver.queue) <= 2 * lane.READ_AHEAD_BYTES
+    assert bytes_in_memory(driver.queue) <= 2 * delivery_stream.READ_AHEAD_BYTES
 
 
 def test_a_queue_without_receivers_holds_no_bodies() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.entities.driver import FULL, Driver, bodies
-from twinbus.broker.entities import writing
-from twinbus.broker.entities.outcome import COMPLETE, DeadLetter
-from twinbus.broker.store.port import PutChunk
+from twinbus.broker.engine import write_batch
+from twinbus.broker.engine.outcomes import COMPLETE, DeadLetter
+from twinbus.broker.storage.interface import PutChunk
 
 
 def test_a_sender_hears_of_its_messages_when_they_are_on_disk() -> None:
@@ -135,8 +135,8 @@ def test_the_quota_counts_messages_dead_letters_and_schedules() -> None:
 
 def test_a_long_batch_is_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     # Given chunks of at most three messages and two hundred bytes
-    monkeypatch.setattr(writing, "CHUNK_COUNT_MAX", 3)
-    monkeypatch.setattr(writing, "CHUNK_BYTES_MAX", 200)
+    monkeypatch.setattr(write_batch, "CHUNK_COUNT_MAX", 3)
+    monkeypatch.setattr(write_batch, "CHUNK_BYTES_MAX", 200)
     driver = Driver()
 
     # When seven small messages and three larger ones are sent together

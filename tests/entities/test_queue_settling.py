@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.entities.driver import Driver, bodies
-from twinbus.broker.entities import queue as queue_module
-from twinbus.broker.entities.outcome import (
+from twinbus.broker.engine import queue as queue_module
+from twinbus.broker.engine.outcomes import (
     ABANDON,
     COMPLETE,
     DEFER,

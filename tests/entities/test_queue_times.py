@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.entities.driver import Answer, Driver, bodies
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE, SettlementOutcome
-from twinbus.broker.entities.requests import size_of
+from twinbus.broker.engine.outcomes import ABANDON, COMPLETE, DEFER, RELEASE, SettlementOutcome
+from twinbus.broker.engine.store_requests import size_of
 
 
 def counts(driver: Driver) -> tuple[int, int]:

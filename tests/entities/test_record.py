@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.entities.record import (
+from twinbus.broker.engine.stored_message import (
     PLAIN,
     TTL_MS_HEADER_MAX,
     Record,

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from tests.entities.driver import START_MS, START_S, Answer, Driver, Received, bodies
-from twinbus.broker.entities import sessions as sessions_module
-from twinbus.broker.entities.consumer import Consumer
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, DEFER, RELEASE
-from twinbus.broker.entities.sessions import SessionLock, Sessions, Waiter
-from twinbus.broker.store.port import session_state_bytes
+from twinbus.broker.engine import sessions as sessions_module
+from twinbus.broker.engine.consumers import Consumer
+from twinbus.broker.engine.outcomes import ABANDON, COMPLETE, DEFER, RELEASE
+from twinbus.broker.engine.sessions import SessionLock, Sessions, Waiter
+from twinbus.broker.storage.interface import session_state_bytes
 
 LOCK_S = 60
 

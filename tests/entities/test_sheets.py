@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from twinbus.broker.entities.batch import CHUNK_BYTES_MAX, CHUNK_COUNT_MAX
-from twinbus.broker.entities.record import IncomingMessage, pack_chunk
-from twinbus.broker.entities.sheets import SharedBodyWriter, group_by_shared_body, packed
+from twinbus.broker.engine.stored_message import IncomingMessage, pack_chunk
+from twinbus.broker.engine.write_batch import (
+    CHUNK_BYTES_MAX,
+    CHUNK_COUNT_MAX,
+    SharedBodyWriter,
+    group_by_shared_body,
+    packed,
+)
 
 
 def messages(*records: bytes) -> list[IncomingMessage]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.entities.test_chunk import plain
-from twinbus.broker.entities import lane as lane_module
-from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.consumer import Consumer
-from twinbus.broker.entities.lane import DeliveryStream
-from twinbus.broker.entities.shelf import ChunkCache
-from twinbus.broker.store.port import ChunkRow, LoadedChunk
+from twinbus.broker.engine import delivery_stream as lane_module
+from twinbus.broker.engine.chunk import Chunk, ChunkCache
+from twinbus.broker.engine.consumers import Consumer
+from twinbus.broker.engine.delivery_stream import DeliveryStream
+from twinbus.broker.storage.interface import ChunkRow, LoadedChunk
 
 
 def chunk_at(first_seq: int, count: int = 2) -> Chunk:

@@ -28,10 +28,10 @@ from tests.entities.sim.mutants import PLANTS, Plant
 from tests.entities.sim.shadow import Broken
 from tests.entities.sim.world import World
 from tests.support.simulated_loop import shortest_turns, without_turns
-from twinbus.broker import lookups
-from twinbus.broker.entities import lane, queue, writing
-from twinbus.broker.store.port import Store
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.engine import delivery_stream, queue, write_batch
+from twinbus.broker.namespace import store_access
+from twinbus.broker.storage.interface import Store
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = int(os.environ.get("TWINBUS_STORIES", "2000"))
@@ -52,11 +52,11 @@ SOMETIMES = (
 def small_limits() -> Iterator[None]:
     """Windows, chunks and turns so small that a story with twenty messages fills several."""
     with pytest.MonkeyPatch.context() as patch, without_turns():
-        for module in (lane, lookups):
+        for module in (delivery_stream, store_access):
             patch.setattr(module, "READ_AHEAD_BYTES", 300)
             patch.setattr(module, "READ_AHEAD_CHUNKS", 3)
         patch.setattr(queue, "GRANT_COUNT_MAX", 4)
-        patch.setattr(writing, "CHUNK_COUNT_MAX", 6)
+        patch.setattr(write_batch, "CHUNK_COUNT_MAX", 6)
         yield
 
 

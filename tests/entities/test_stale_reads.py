@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.entities.driver import Driver, bodies
-from twinbus.broker.entities.outcome import ABANDON, COMPLETE, RELEASE
+from twinbus.broker.engine.outcomes import ABANDON, COMPLETE, RELEASE
 
 
 def test_a_read_that_is_older_than_a_settlement_brings_nothing_back() -> None:

@@ -9,10 +9,12 @@ import pytest
 from tests.entities.driver import Answer, bodies
 from tests.entities.topic_driver import TopicDriver
 from tests.support.catalogue_changes import add_rule, change, create, delete, remove_rule
-from twinbus.broker import catalogue_plan
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.facts import MessageKeys
-from twinbus.broker.entities.filters import (
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     FalseFilter,
     FilterError,
@@ -21,12 +23,12 @@ from twinbus.broker.entities.filters import (
     SqlFilter,
     compile_rule,
 )
-from twinbus.broker.entities.outcome import COMPLETE, DeadLetter
-from twinbus.broker.entities.record import IncomingMessage
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import PutChunk
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.engine.outcomes import COMPLETE, DeadLetter
+from twinbus.broker.engine.stored_message import IncomingMessage, MessageKeys
+from twinbus.broker.namespace import catalogue_plan
+from twinbus.broker.storage.interface import PutChunk
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import ConfigurationError
 
 

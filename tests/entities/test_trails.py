@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.entities.topic_driver import TopicDriver
 from tests.support.catalogue_changes import delete
-from twinbus.broker.entities.filters import CorrelationFilter, RuleDescription
-from twinbus.broker.metering.audit import AuditLog
-from twinbus.clock import SystemClock
+from twinbus.broker.engine.filters import CorrelationFilter, RuleDescription
+from twinbus.broker.metering import AuditLog
+from twinbus.common.clock import SystemClock
 
 
 class AuditedTopic(TopicDriver):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from twinbus.amqp.limits import STORED_LIMITS
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.broker.entities.dead_letter import dead_lettered_at_once
-from twinbus.broker.entities.facts import facts_of
-from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.outcome import DeadLetter
-from twinbus.broker.entities.record import PLAIN, unpack_record
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.engine.filters.message_view import MessageView
+from twinbus.broker.engine.outcomes import DeadLetter, dead_lettered_at_once
+from twinbus.broker.engine.stored_message import PLAIN, facts_of, unpack_record
 
 COUNT = 8_000
 WIDE = Message(

@@ -8,16 +8,16 @@ from typing import Any
 
 from tests.entities.driver import FULL, START_MS, START_S, Answer, Driver, Received
 from tests.support.catalogue_changes import create
-from twinbus.amqp.message import Message
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.entities.filters import RuleDescription
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.entities.topic import Subscription, Topic
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Op, Store
-from twinbus.clock import Instant
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.broker.engine.filters import RuleDescription
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, pack_record
+from twinbus.broker.engine.topic import Subscription, Topic
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.storage.interface import Op, Store
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.common.clock import Instant
 
 
 class TopicDriver(Driver):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from twinbus.broker.faults import Fault, FaultRegistry, Scope
-from twinbus.broker.faults.board import FAULTS_MAX, ActiveFault, FaultPhase
-from twinbus.clock import AdjustableClock, Instant
+from twinbus.broker.faults.registry import FAULTS_MAX, ActiveFault, FaultPhase
+from twinbus.common.clock import AdjustableClock, Instant
 from twinbus.errors import ConfigurationError
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.broker.faults import KINDS, Fault, Scope
-from twinbus.broker.faults.kinds import RANGES
-from twinbus.broker.faults.subsystems import Subsystems, usual_subsystem
+from twinbus.broker.faults.fault import RANGES
+from twinbus.broker.faults.registry import Subsystems, usual_subsystem
 from twinbus.errors import ConfigurationError, TwinbusError
 
 # The least that each kind needs.

@@ -16,8 +16,8 @@ from tests.faults.switchboard import PATIENCE_S, Switchboard
 from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.connection import ConnectionState
 from twinbus.broker.faults import Fault
-from twinbus.broker.faults.board import ActiveFault
-from twinbus.broker.faults.line import WAITING_BYTES_MAX, DegradedConnection, Pipe
+from twinbus.broker.faults.degraded_connection import WAITING_BYTES_MAX, DegradedConnection, Pipe
+from twinbus.broker.faults.registry import ActiveFault
 
 
 def slow(latency_ms: float, jitter_ms: float = 0, bytes_per_s: float | None = None) -> ActiveFault:

@@ -20,8 +20,7 @@ from tests.faults.switchboard import PATIENCE_S, Count, Switchboard, drained, pa
 from tests.sdk.clients import SEND_TIMEOUT_S, Sdk
 from tests.sdk.test_pings import ping
 from tests.support.broker_process import BrokerProcess
-from twinbus.broker.entities.facts import MessageKeys
-from twinbus.broker.entities.partitions import partition_of
+from twinbus.broker.engine.stored_message import MessageKeys, partition_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tests.sdk.clients import Sdk
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec
 from twinbus.broker.faults import Fault, Scope
-from twinbus.clock import AdjustableClock
+from twinbus.common.clock import AdjustableClock
 from twinbus.errors import ConfigurationError
 
 

@@ -14,7 +14,7 @@ from tests.faults.switchboard import Switchboard
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker.faults import KINDS
 from twinbus.cli import app
-from twinbus.durations import seconds
+from twinbus.common.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

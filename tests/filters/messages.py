@@ -5,10 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from twinbus.amqp.encode import encode_value
-from twinbus.amqp.sections import Body, Message, Properties
-from twinbus.amqp.types import Symbol
-from twinbus.broker.entities.filters import (
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Symbol
+from twinbus.amqp.message.message import Body, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.engine.filters import (
     Filter,
     Match,
     MessageView,
@@ -18,8 +19,8 @@ from twinbus.broker.entities.filters import (
     SqlFilter,
     compile_rule,
 )
-from twinbus.broker.entities.record import Record
-from twinbus.steps import run_steps
+from twinbus.broker.engine.stored_message import Record
+from twinbus.common.steps import run_steps
 
 NOW_MS = 1_700_000_000_000
 

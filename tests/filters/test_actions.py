@@ -10,19 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.filters.messages import record_of, rule, view_of
-from twinbus.amqp.decode import decode_value
+from twinbus.amqp.codec.decode import decode_value
+from twinbus.amqp.codec.types import Float32, Int, Long, Symbol, Timestamp, UByte, ULong
 from twinbus.amqp.limits import Budget
-from twinbus.amqp.sections import (
-    AmqpSequence,
-    AmqpValue,
-    Body,
-    DataSections,
-    Message,
-    Properties,
-    scan_message,
-)
-from twinbus.amqp.types import Float32, Int, Long, Symbol, Timestamp, UByte, ULong
-from twinbus.broker.entities.filters import (
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, Body, DataSections, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.amqp.message.sections import scan_message
+from twinbus.broker.engine.filters import (
     Changes,
     FilterError,
     MessageView,
@@ -31,8 +25,8 @@ from twinbus.broker.entities.filters import (
     apply_changes,
     compile_rule,
 )
-from twinbus.broker.entities.filters.rewriting import REMOVED
-from twinbus.broker.entities.record import Record
+from twinbus.broker.engine.filters.action_compiler import REMOVED
+from twinbus.broker.engine.stored_message import Record
 from twinbus.errors import ConfigurationError
 
 

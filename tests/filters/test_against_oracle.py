@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.filters.messages import answer, view_of
 from tests.filters.oracle import NoResult, NotCompared, truth, worked_out, written
-from twinbus.amqp.types import Int
-from twinbus.broker.entities.filters import FilterError
-from twinbus.broker.entities.filters.limits import EXPRESSION_CHARACTERS_MAX
+from twinbus.amqp.codec.types import Int
+from twinbus.broker.engine.filters import FilterError
+from twinbus.broker.engine.filters.rule_values import EXPRESSION_CHARACTERS_MAX
 
 # Small numbers meet often; the large ones leave 64 bits when they meet.
 INTS = st.sampled_from([0, 1, 2, 3, 7, 2**31, 2**53 + 1, 2**63 - 1])

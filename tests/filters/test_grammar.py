@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.filters.messages import answer, view_of
 from tests.support.answers import assert_well_put
-from twinbus.broker.entities.filters import SqlAction, SqlFilter
+from twinbus.broker.engine.filters import SqlAction, SqlFilter
 from twinbus.errors import ConfigurationError
 
 REFUSED = [

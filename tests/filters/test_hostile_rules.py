@@ -16,8 +16,8 @@ import pytest
 from tests.filters.messages import answer, matching, records, rule, view_of
 from tests.support.answers import assert_well_put
 from tests.support.cpu_time import cpu_s, slowest_step_s
-from twinbus.amqp.sections import Message
-from twinbus.broker.entities.filters import (
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     FilterError,
     MessageView,
@@ -29,9 +29,9 @@ from twinbus.broker.entities.filters import (
     apply_changes,
     compile_rule,
 )
-from twinbus.broker.entities.filters.limits import MESSAGE_EFFORT_MAX, RULE_EFFORT_MAX
+from twinbus.broker.engine.filters.rule_values import MESSAGE_EFFORT_MAX, RULE_EFFORT_MAX
+from twinbus.common.steps import Steps, run_steps
 from twinbus.errors import ConfigurationError
-from twinbus.steps import Steps, run_steps
 
 LONG = 32_000
 """Characters: as long as a property of a message may be."""

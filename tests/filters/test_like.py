@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from twinbus.broker.entities.filters.like import LikePattern
+from twinbus.broker.engine.filters.like import LikePattern
 from twinbus.errors import FilterError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from tests.amqp.worst_inputs import HASH_MODULUS
-from twinbus.amqp.types import Timestamp
-from twinbus.broker.entities.filters.guard import guard_on, lookup_key
+from twinbus.amqp.codec.types import Timestamp
+from twinbus.broker.engine.filters.filter_compiler import guard_on, lookup_key
 
 
 def test_values_of_one_hash_have_keys_of_many() -> None:

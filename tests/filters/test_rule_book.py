@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.filters.messages import matching, records, rule, view_of
-from twinbus.amqp.sections import Message
-from twinbus.amqp.types import Int, Timestamp
-from twinbus.broker.entities.filters import (
+from twinbus.amqp.codec.types import Int, Timestamp
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.filters import (
     CompiledRule,
     CorrelationFilter,
     FalseFilter,
@@ -24,7 +24,7 @@ from twinbus.broker.entities.filters import (
     TrueFilter,
     compile_rule,
 )
-from twinbus.broker.entities.filters import message_view as message_view_module
+from twinbus.broker.engine.filters import message_view as message_view_module
 from twinbus.errors import ConfigurationError
 
 FILTERS: list[Filter] = [

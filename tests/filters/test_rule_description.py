@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.answers import assert_well_put
-from twinbus.amqp.types import Int
-from twinbus.broker.entities.filters import (
+from twinbus.amqp.codec.types import Int
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     FalseFilter,
     PropertyValue,

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.filters.messages import NOW_MS, answer, view_of
-from twinbus.amqp.types import (
+from twinbus.amqp.codec.types import (
     Byte,
     Char,
     Decimal64,
@@ -24,9 +24,9 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
-from twinbus.broker.entities.filters import FilterError, SqlFilter
-from twinbus.broker.entities.filters.message_view import MessageView
-from twinbus.broker.entities.record import Record
+from twinbus.broker.engine.filters import FilterError, SqlFilter
+from twinbus.broker.engine.filters.message_view import MessageView
+from twinbus.broker.engine.stored_message import Record
 
 T, F, U = "t = 1", "t = 2", "missing = 1"
 """True, false and unknown for a message with t = 1."""

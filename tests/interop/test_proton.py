@@ -14,9 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.amqp.strategies import arrays, descriptors, scalars, symbols, texts, values
-from twinbus.amqp.decode import decode_all
-from twinbus.amqp.encode import encode_value
+from twinbus.amqp.codec.decode import decode_all
+from twinbus.amqp.codec.encode import encode_value
+from twinbus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt, ULong
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.amqp.message.sections import scan_message
 from twinbus.amqp.performatives import (
     Attach,
     Close,
@@ -29,15 +33,6 @@ from twinbus.amqp.performatives import (
     Target,
     encode_performative,
 )
-from twinbus.amqp.sections import (
-    AmqpSequence,
-    AmqpValue,
-    Header,
-    Message,
-    Properties,
-    scan_message,
-)
-from twinbus.amqp.types import Array, Described, Symbol, Timestamp, UInt, ULong
 
 
 def through_proton(buf: bytes) -> bytes:

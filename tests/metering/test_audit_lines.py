@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.metering.audit_lines import AuditLines
-from twinbus.metering.lines import JsonLines
+from twinbus.metering.audit_log import AuditLines
+from twinbus.metering.json_lines import JsonLines
 
 NOON_MS = 1_794_830_400_000  # 2026-11-16T12:00:00Z
 
@@ -27,9 +27,9 @@ def test_lines_are_numbered_and_what_was_lost_leaves_a_gap(
     def refuse(_file: int, _data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("twinbus.metering.lines.os.write", refuse)
+    monkeypatch.setattr("twinbus.metering.json_lines.os.write", refuse)
     audit.append(NOON_MS, [{"event": "refused"}])
-    monkeypatch.setattr("twinbus.metering.lines.os.write", write)
+    monkeypatch.setattr("twinbus.metering.json_lines.os.write", write)
     audit.lost(2)
     audit.closed(NOON_MS + 1)
 

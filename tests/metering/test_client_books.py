@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.clock import Instant, SystemClock
-from twinbus.core.costs import Operation
-from twinbus.core.envelope import alias, ping
-from twinbus.metering import client_books
-from twinbus.metering.client_books import ClientMeter
-from twinbus.service_errors import AccessRefused, CommunicationError
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.common.clock import Instant, SystemClock
+from twinbus.cost.units import Operation
+from twinbus.encoding.envelope import alias, ping
+from twinbus.errors import AccessRefused, CommunicationError
+from twinbus.metering import client_meter
+from twinbus.metering.client_meter import ClientMeter
 
 PATIENCE_S = 10.0
 
@@ -53,7 +53,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 @pytest.fixture
 def long_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """No interval ends during the test."""
-    monkeypatch.setattr("twinbus.metering.operations.INTERVAL_MS", 10**12)
+    monkeypatch.setattr("twinbus.metering.operations_log.INTERVAL_MS", 10**12)
 
 
 def test_a_client_that_does_nothing_writes_nothing(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_steady_audit_does_not_keep_the_counts_from_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C1: the interval ends although something else always wakes the writer."""
-    monkeypatch.setattr("twinbus.metering.operations.INTERVAL_MS", 200)
-    monkeypatch.setattr(client_books, "AUDIT_PAUSE_S", 0.001)
+    monkeypatch.setattr("twinbus.metering.operations_log.INTERVAL_MS", 200)
+    monkeypatch.setattr(client_meter, "AUDIT_PAUSE_S", 0.001)
     books = books_in(tmp_path, audit=True)
 
     def is_counted() -> bool:
@@ -191,7 +191,7 @@ def test_a_full_disk_costs_lines_and_nothing_else(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data)
 
-    monkeypatch.setattr("twinbus.metering.lines.os.write", write_or_not)
+    monkeypatch.setattr("twinbus.metering.json_lines.os.write", write_or_not)
     books = books_in(tmp_path, audit=True)
     with caplog.at_level(logging.ERROR, "twinbus.metering"):
         books.sent("orders", [message("a")], is_own=True)
@@ -216,7 +216,7 @@ def test_a_disk_that_hangs_keeps_nobody_and_fills_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C1: lines that nobody can write are dropped, and that is said."""
-    monkeypatch.setattr(client_books, "SENT_WAITING_MAX", 10)
+    monkeypatch.setattr(client_meter, "SENT_WAITING_MAX", 10)
     goes_on, hangs = threading.Event(), threading.Event()
     write = os.write
 
@@ -225,7 +225,7 @@ def test_a_disk_that_hangs_keeps_nobody_and_fills_no_memory(
         assert goes_on.wait(PATIENCE_S)
         return write(file, data)
 
-    monkeypatch.setattr("twinbus.metering.lines.os.write", hanging)
+    monkeypatch.setattr("twinbus.metering.json_lines.os.write", hanging)
     books = books_in(tmp_path, audit=True)
     books.happened("orders", Operation.PEEK)
     assert hangs.wait(PATIENCE_S)
@@ -270,7 +270,7 @@ def test_a_namespace_that_does_not_answer_keeps_no_books_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C1: a question has an end, whoever closes the books meanwhile."""
-    monkeypatch.setattr(client_books, "ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(client_meter, "ASK_TIMEOUT_S", 0.05)
 
     async def hang() -> str:
         await asyncio.sleep(60)
@@ -363,7 +363,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again(
 
 
 def test_harmless_lets_pass_what_is_no_error() -> None:
-    with pytest.raises(KeyboardInterrupt), client_books._Harmless():
+    with pytest.raises(KeyboardInterrupt), client_meter._Harmless():
         raise KeyboardInterrupt
 
 
@@ -373,7 +373,7 @@ def test_a_writer_that_breaks_down_says_so(
     def broken(*_given: object, **_chosen: object) -> None:
         raise ValueError("embedded null byte")
 
-    monkeypatch.setattr(client_books, "operations_log", broken)
+    monkeypatch.setattr(client_meter, "operations_log", broken)
     books = books_in(tmp_path)
     books.happened("orders", Operation.PEEK)
     books.close()
@@ -384,7 +384,7 @@ def test_books_that_have_no_end_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C1: close() waits for a moment only."""
-    monkeypatch.setattr(client_books, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(client_meter, "CLOSE_TIMEOUT_S", 0.05)
     goes_on = threading.Event()
     write = os.write
 
@@ -392,7 +392,7 @@ def test_books_that_have_no_end_say_so(
         assert goes_on.wait(PATIENCE_S)
         return write(file, data)
 
-    monkeypatch.setattr("twinbus.metering.lines.os.write", hanging)
+    monkeypatch.setattr("twinbus.metering.json_lines.os.write", hanging)
     books = books_in(tmp_path)
     books.happened("orders", Operation.PEEK)
     books.close()
@@ -407,8 +407,8 @@ def test_books_that_have_no_end_say_so(
 BEFORE_A_FORK = """
 import os, sys, time
 from pathlib import Path
-from twinbus.core.costs import Operation
-from twinbus.metering.client_books import ClientMeter
+from twinbus.cost.units import Operation
+from twinbus.metering.client_meter import ClientMeter
 
 unused = ClientMeter(Path(sys.argv[1]), name="unused", other_name="o")
 used = ClientMeter(Path(sys.argv[1]), name="used", other_name="o")
@@ -442,7 +442,7 @@ LEAVING = """
 import sys
 from pathlib import Path
 from tests.metering.test_client_books import message
-from twinbus.metering.client_books import ClientMeter
+from twinbus.metering.client_meter import ClientMeter
 
 def work():
     books = ClientMeter(Path(sys.argv[1]), name="contoso", other_name="o", audit=True)
@@ -479,7 +479,7 @@ def test_an_interval_ends_at_its_time_although_the_writer_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
     """C1: the audit's pause is cut short, and a disk that takes its time moves no interval."""
-    monkeypatch.setattr(client_books, "AUDIT_PAUSE_S", 5.0)
+    monkeypatch.setattr(client_meter, "AUDIT_PAUSE_S", 5.0)
     write = os.write
 
     def slowly(file: int, data: bytes) -> int:
@@ -488,7 +488,7 @@ def test_an_interval_ends_at_its_time_although_the_writer_pauses(
         return write(file, data)
 
     if slow == "disk":
-        monkeypatch.setattr("twinbus.metering.lines.os.write", slowly)
+        monkeypatch.setattr("twinbus.metering.json_lines.os.write", slowly)
     books = books_in(tmp_path, audit=slow == "audit", clock=JustBefore(800))
     if slow == "disk":  # Much, so that it is written at once and keeps the disk past the time.
         books._filled()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.metering.lines import JsonLines, timestamp
+from twinbus.metering.json_lines import JsonLines, timestamp
 
 NOON_MS = 1_794_830_400_000  # 2026-11-16T12:00:00Z
 DAY_MS = 86_400_000
@@ -58,7 +58,7 @@ def test_a_disk_that_refuses_lines_is_said_and_stops_nothing(
 ) -> None:
     """C1: at first, and then once a minute."""
     now_s = 5.0
-    monkeypatch.setattr("twinbus.metering.lines.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("twinbus.metering.json_lines.time.monotonic", lambda: now_s)
     (tmp_path / "logs").write_text("a file stands in the way")
     log = JsonLines(tmp_path / "logs", "operations")
     with caplog.at_level(logging.ERROR):

@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from twinbus.clock import Instant
-from twinbus.core.costs import Operation
-from twinbus.metering.lines import JsonLines
-from twinbus.metering.operations import OperationsLog
-from twinbus.metering.tally import Meter
+from twinbus.common.clock import Instant
+from twinbus.cost.units import Operation
+from twinbus.metering.json_lines import JsonLines
+from twinbus.metering.operations_log import Meter, OperationsLog
 
 MIDNIGHT_MS = 1_794_873_600_000  # 2026-11-17T00:00:00Z
 

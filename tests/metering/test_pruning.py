@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.metering.lines import JsonLines
-from twinbus.metering.pruning import check_keep_days, prune
+from twinbus.metering.json_lines import JsonLines
+from twinbus.metering.log_retention import check_keep_days, prune
 
 TODAY = date(2026, 11, 16)
 RUN = "5f0c" * 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.core.costs import Amount, Operation, units_between, units_of
-from twinbus.metering.tally import GONE_COUNT_MAX, Meter, next_bound
+from twinbus.cost.units import Amount, Operation, units_between, units_of
+from twinbus.metering.operations_log import GONE_COUNT_MAX, Meter, next_bound
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from tests.model.queue_model import QueueModel, seen
 from tests.model.rig import Rig
 from tests.model.station import DEAD, Station
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Store
+from twinbus.broker.storage.interface import Store
+from twinbus.broker.storage.memory_store import MemoryStore
 
 PATH = "orders"
 TTLS_MS = st.sampled_from([None, None, None, 500, 4_000, 60_000])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tests.model.station import ABANDON, COMPLETE, DEAD_LETTER, DEFER, RELEASE, Got
-from twinbus.clock import Instant
+from twinbus.common.clock import Instant
 
 
 @dataclass(eq=False)

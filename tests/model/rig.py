@@ -23,15 +23,15 @@ from tests.support.wire_client import WireClient
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.events import DeliveriesReceived
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.broker.access.claims import Claim, RuleSet
+from twinbus.broker.access.rules import Claim, RuleSet
 from twinbus.broker.access.sas import AccessGrant
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.fairness.loop_turns import Turns
+from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import ClientConnection
-from twinbus.broker.store.port import Store
-from twinbus.broker.turns import Turns
-from twinbus.clock import Instant
+from twinbus.broker.server.connection import ClientConnection
+from twinbus.broker.storage.interface import Store
+from twinbus.common.clock import Instant
 
 # Jumps of the clock are no silence of the peers.
 LIMITS = AmqpLimits(idle_timeout_s=4_000_000.0)

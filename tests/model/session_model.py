@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.model.queue_model import Held, QueueModel
 from tests.model.station import Got
-from twinbus.clock import Instant
+from twinbus.common.clock import Instant
 
 
 @dataclass

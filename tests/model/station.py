@@ -11,11 +11,12 @@ from typing import Any
 from uuid import UUID
 
 from tests.model.rig import Rig
+from twinbus.amqp.codec.types import Array, Int, Long, Symbol, Timestamp, UInt
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import ReceiverLink, SenderLink
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Header, Properties
 from twinbus.amqp.performatives import Accepted, Error, Modified, Rejected, Released, Source
-from twinbus.amqp.sections import Header, Message, Properties
-from twinbus.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
 
 DEAD = "/$deadletterqueue"
 LONGS, UUIDS = 0x81, 0x98

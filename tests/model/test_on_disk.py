@@ -13,8 +13,8 @@ from tests.model.machine import OPTIONS, Machine
 from tests.model.test_queue import QueueAndModel
 from tests.model.test_session_queue import SessionsAndModel
 from tests.model.test_topic import TopicAndModel
-from twinbus.broker.store.port import Store
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import Store
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 # A commit of a real disk costs a hundred times as much as one in memory.
 EXAMPLES = 20

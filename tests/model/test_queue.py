@@ -22,7 +22,7 @@ from tests.model.machine import (
 from tests.model.queue_model import QueueModel, seen
 from tests.model.rig import Rig, create_queue
 from tests.model.station import STATES, STATUSES, Got, encoded
-from twinbus.broker.entities.description import QueueDescription
+from twinbus.broker.engine.descriptions import QueueDescription
 
 
 class QueueAndModel(Machine):

@@ -24,8 +24,8 @@ from tests.model.rig import Rig, create_queue
 from tests.model.session_model import SessionModel
 from tests.model.station import STATES, STATUSES, Got, encoded
 from twinbus.amqp.link import ReceiverLink
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.sessions import Sessions
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.sessions import Sessions
 
 NAMES = ("red", "green", "blue")
 SESSION = st.sampled_from(NAMES)

@@ -23,19 +23,22 @@ from tests.model.queue_model import QueueModel, seen
 from tests.model.rig import Rig, create_queue
 from tests.model.station import STATES, STATUSES, Got, encoded
 from tests.support.catalogue_changes import unheard
-from twinbus.amqp.types import Int
-from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import (
+from twinbus.amqp.codec.types import Int
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
     SqlFilter,
     TrueFilter,
 )
-from twinbus.broker.entities.topic import Subscription, Topic
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.engine.topic import Subscription, Topic
+from twinbus.broker.namespace.catalogue_plan import Draft
+from twinbus.broker.namespace.namespace import Namespace
 
 SUBSCRIPTIONS = ("one", "two", "three")
 COLORS = ("red", "green")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from twinbus.core.cost_report import (
+from twinbus.cost.report import (
     CostReport,
     DetourCost,
     KindCost,

@@ -28,13 +28,12 @@ from tests.pages.reports import (
     outage_by_the_minute,
     outage_in_a_month,
 )
-from twinbus.core.cost_report import CostReport, DetourCost, KindCost
-from twinbus.core.costs import Operation
-from twinbus.pages.cost_over_time import BARS_MAX
-from twinbus.pages.cost_page import render
-from twinbus.pages.markup import escaped
-from twinbus.pages.plots import PLOT_HEIGHT, PLOT_TOP
-from twinbus.pages.tables import ROWS_MAX
+from twinbus.cost.html.markup import ROWS_MAX, escaped
+from twinbus.cost.html.page import render
+from twinbus.cost.html.report_charts import BARS_MAX
+from twinbus.cost.html.svg_charts import PLOT_HEIGHT, PLOT_TOP
+from twinbus.cost.report import CostReport, DetourCost, KindCost
+from twinbus.cost.units import Operation
 
 PLOTS = ("cost-over-time", "detours-over-time", "top-entities", "pair-overhead", "idle-share")
 VOID = {"meta", "link"}

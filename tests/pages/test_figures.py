@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pages.figures import (
+from twinbus.cost.html.formatting import (
     data_size,
     decimals_for,
     duration,

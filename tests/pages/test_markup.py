@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pages.markup import Markup, escaped, isolated, joined, tag
+from twinbus.cost.html.markup import Markup, escaped, isolated, joined, tag
 
 
 class Read(HTMLParser):

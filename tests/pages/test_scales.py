@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pages.scales import TIME_TICKS_MAX, time_ticks, value_scale
+from twinbus.cost.html.svg_charts import TIME_TICKS_MAX, time_ticks, value_scale
 
 BEGINS = datetime(2026, 11, 1, tzinfo=UTC)
 AMOUNTS = st.decimals(

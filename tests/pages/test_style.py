@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from twinbus.pages.style import DARK, LIGHT, SERIES
+from twinbus.cost.html.style import DARK, LIGHT, SERIES
 
 Colour = tuple[float, float, float]
 # How colours look to people without one kind of cone, on linear light (Machado, Oliveira and

@@ -16,8 +16,8 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.pairing.factory_options import DriverName, FactoryOptions
-from twinbus.pairing.occurrence import EventRecord
+from twinbus.pairing.client.factory_options import DriverName, FactoryOptions
+from twinbus.pairing.events import EventRecord
 from twinbus.testing import NamespacePairFixture
 
 PATIENCE_S = 20.0

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.drivers.amqp.batches import check_size, encode_delivery
-from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
-from twinbus.entity_path import BACKLOG_MARKER
-from twinbus.service_errors import (
+from twinbus.common.entity_path import BACKLOG_MARKER
+from twinbus.drivers.amqp.batching import check_size, encode_delivery
+from twinbus.drivers.interface import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.encoding.batching import BATCH_ENVELOPE_BYTES_MAX
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.errors import (
     AccessRefused,
     CommunicationError,
     EntityNotFound,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from twinbus.pairing.pulse import ChangeNotifier
-from twinbus.pairing.routing import SendRouter
+from twinbus.pairing.routing import ChangeNotifier, SendRouter
 
 
 class PassingTime(ChangeNotifier):

@@ -10,11 +10,11 @@ import pytest
 from tests.pairing.conftest import FakePair, OpenPair
 from tests.pairing.fake_namespace import FakeNamespace
 from twinbus.aio import BrokeredMessage, NamespaceManager
-from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.management import MessageCounts, QueueProperties
-from twinbus.pairing.backlog_reader import BacklogReader
-from twinbus.service_errors import AccessRefused, EntityNotFound, OperationTimeout
-from twinbus.shared_access import make_token
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.common.sas_token import make_token
+from twinbus.drivers.administration import MessageCounts, QueueProperties
+from twinbus.errors import AccessRefused, EntityNotFound, OperationTimeout
+from twinbus.pairing.backlog_monitor import BacklogReader
 from twinbus.testing import NamespacePairFixture
 
 QUEUES = [f"Contoso/x-servicebus-transfer/{index}" for index in range(3)]

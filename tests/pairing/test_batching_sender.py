@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from tests.pairing.fake_namespace import HANG, FakeNamespace
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import may_have_left
+from twinbus.drivers.interface import may_have_left
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import CommunicationError, MessageRefused, OperationTimeout
 from twinbus.pairing.batching_sender import BATCH_COUNT_MAX, BatchingSender
-from twinbus.service_errors import CommunicationError, MessageRefused, OperationTimeout
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 

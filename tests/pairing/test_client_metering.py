@@ -24,13 +24,12 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.rules import Claim
 from twinbus.drivers.metered import MeteredDriver
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.environment import NamespaceReference
-from twinbus.pairing.factory_options import DriverName, FactoryOptions
-from twinbus.pairing.open_namespace import open_namespace
-from twinbus.service_errors import FactoryClosed
+from twinbus.errors import ConfigurationError, FactoryClosed
+from twinbus.pairing.client.environment import NamespaceReference
+from twinbus.pairing.client.factory_options import DriverName, FactoryOptions
+from twinbus.pairing.client.namespace_connection import open_namespace
 from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 COUNTED_ALIKE = ("send", "receive", "ping", "settle", "peek", "management")
@@ -276,7 +275,7 @@ async def test_a_task_of_a_syphon_works_on_without_its_books(
 SENDER = """
 import asyncio, sys
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.metering import operations
+from twinbus.metering import operations_log as operations
 
 operations.INTERVAL_MS = 100
 

@@ -17,15 +17,15 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.broker.ingest import BROKER_ANNOTATIONS
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.envelope import size_if_aliased
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.pairing.factory_options import DriverName
-from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.service_errors import TooLargeForBacklog
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.server.ingest import BROKER_ANNOTATIONS
+from twinbus.encoding.envelope import size_if_aliased
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.errors import TooLargeForBacklog
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.pairing.client.factory_options import DriverName
 from twinbus.testing import NamespacePairFixture
 
 LIMIT_BYTES = 262_144

@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
-from twinbus.amqp.message import Message
-from twinbus.core.failover import EntityFailover, Health
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.sending import first_attempt_s
-from twinbus.pairing import direct_sender, factory
-from twinbus.pairing.direct_sender import BEGIN_AGAIN_S_MAX, BUSY_SENDS, DirectSender
-from twinbus.service_errors import (
+from twinbus.amqp.message.message import Message
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     CommunicationError,
     FactoryClosed,
     FactoryFaulted,
@@ -25,6 +21,11 @@ from twinbus.service_errors import (
     QuotaExceeded,
     SendInterrupted,
 )
+from twinbus.failover.send_decision import first_attempt_s
+from twinbus.failover.state_machine import EntityFailover, Health
+from twinbus.pairing import direct_sender
+from twinbus.pairing.client import factory
+from twinbus.pairing.direct_sender import BEGIN_AGAIN_S_MAX, BUSY_SENDS, DirectSender
 
 MESSAGE = Message(body=b"one").encode()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from twinbus.pairing.diversions import diversions
-from twinbus.pairing.journal import JournalEntry
+from twinbus.pairing.events import JournalEntry, diversions
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -17,10 +17,10 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.pairing.driver_name import DriverName
-from twinbus.pairing.journal import read_journal
-from twinbus.service_errors import EntityNotFound, ServiceError
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.errors import EntityNotFound, ServiceError
+from twinbus.pairing.client.driver_name import DriverName
+from twinbus.pairing.events import read_journal
 from twinbus.testing import NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.environment import Role, read_namespace, variables_of
+from twinbus.pairing.client.environment import Role, read_namespace, variables_of
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,14 @@ from tests.pairing.conftest import OpenPair, Paired, eventually
 from tests.pairing.passing_time import PassingTime
 from tests.support.books import by_broker
 from twinbus.aio import BrokeredMessage
-from twinbus.core.cost_estimate import CostKind, EstimateInput, estimate
-from twinbus.core.retry import RetryPolicy
-from twinbus.core.sending import CredentialHistory
-from twinbus.core.watermarks import BacklogThresholds
-from twinbus.pairing.backlog_reader import BacklogReader
-from twinbus.pairing.hub import EventHub
+from twinbus.cost.estimate import CostKind, EstimateInput, estimate
+from twinbus.cost.price_sheets import load_prices
+from twinbus.failover.backlog_alerts import BacklogThresholds
+from twinbus.failover.backoff import RetryPolicy
+from twinbus.failover.send_decision import CredentialHistory
+from twinbus.pairing.backlog_monitor import BacklogMonitor, BacklogReader
+from twinbus.pairing.events import EventHub
 from twinbus.pairing.routing import SendRouter
-from twinbus.pairing.watch import BacklogMonitor
-from twinbus.prices import load_prices
 from twinbus.testing import NamespaceFixture, NamespacePairFixture
 
 QUEUES = 10

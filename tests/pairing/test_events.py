@@ -14,12 +14,9 @@ import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.core.events import Diverted, PingRefused, RestoreDelayed, Suspected
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.hub import EVENTS_WAITING_MAX, EventHub
-from twinbus.pairing.journal import Journal, read_journal
-from twinbus.pairing.occurrence import EventRecord
-from twinbus.service_errors import CommunicationError
+from twinbus.errors import CommunicationError, ConfigurationError
+from twinbus.failover.events import Diverted, PingRefused, RestoreDelayed, Suspected
+from twinbus.pairing.events import EVENTS_WAITING_MAX, EventHub, EventRecord, Journal, read_journal
 
 
 async def outage(pair: FakePair) -> None:
@@ -93,7 +90,7 @@ async def test_what_follows_is_not_stamped_before_what_caused_it(
 ) -> None:
     """P16: ``diverted`` has the moment of ``suspected`` or a later one."""
     machine = SlowMachine()
-    monkeypatch.setattr("twinbus.pairing.occurrence.time", machine)
+    monkeypatch.setattr("twinbus.pairing.events.time", machine)
     hub, told = EventHub("contoso"), list[EventRecord]()
     hub.subscribe(told.append)
     for _ in range(20):
@@ -289,7 +286,7 @@ async def test_a_disk_that_fails_costs_lines_and_no_sends(
     def full(file: int, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("twinbus.pairing.journal._write_fully", full)
+    monkeypatch.setattr("twinbus.pairing.events._write_fully", full)
     pair = await open_fake_pair(journal=tmp_path / "journal")
     await outage(pair)
     await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"two"))
@@ -299,7 +296,7 @@ def test_lines_that_the_disk_does_not_take_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P16: what is missing is known."""
-    monkeypatch.setattr("twinbus.pairing.journal.LINES_WAITING_MAX", 3)
+    monkeypatch.setattr("twinbus.pairing.events.LINES_WAITING_MAX", 3)
 
     def stuck(journal: Journal) -> None:
         journal._lines.get()

@@ -11,15 +11,15 @@ from tests.pairing.conftest import OpenPair, eventually
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
 from twinbus.aio import BrokeredMessage, NamespaceManager
-from twinbus.core.chunk import DeliveryRules
-from twinbus.drivers.management import MessageCounts, QueueProperties
-from twinbus.pairing import backlog_search
-from twinbus.pairing.backlog_reader import BacklogReader
-from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.factory_options import DriverName
-from twinbus.pairing.mover import Mover
-from twinbus.pairing.mover_options import MoverOptions
-from twinbus.service_errors import AccessRefused, CommunicationError
+from twinbus.drivers.administration import MessageCounts, QueueProperties
+from twinbus.errors import AccessRefused, CommunicationError
+from twinbus.mover import backlog_search
+from twinbus.mover.backlog_search import BacklogSearch
+from twinbus.mover.mover import Mover
+from twinbus.mover.options import MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.pairing.backlog_monitor import BacklogReader
+from twinbus.pairing.client.factory_options import DriverName
 from twinbus.testing import NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from twinbus.pairing.few_at_once import bounded_gather
+from twinbus.common.event_loop import bounded_gather
 
 
 async def test_results_come_in_the_order_of_the_items() -> None:

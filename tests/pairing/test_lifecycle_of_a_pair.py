@@ -10,9 +10,8 @@ import pytest
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
 from tests.pairing.fake_namespace import HANG, FakeNamespace
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.mover import Mover, MoverReport
-from twinbus.service_errors import CommunicationError, FactoryClosed, FactoryFaulted
+from twinbus.errors import CommunicationError, ConfigurationError, FactoryClosed, FactoryFaulted
+from twinbus.mover.mover import Mover, MoverReport
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +106,7 @@ async def test_a_send_that_takes_too_long_ends_with_the_factory(
     fake_pair: FakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1: bounded, and with a typed error."""
-    monkeypatch.setattr("twinbus.pairing.factory.CLOSE_WAIT_S", 0.1)
+    monkeypatch.setattr("twinbus.pairing.client.factory.CLOSE_WAIT_S", 0.1)
     fake_pair.home.answer("orders", HANG)
     sending = asyncio.create_task(
         fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
@@ -251,7 +250,7 @@ async def test_with_the_syphon_a_secondary_that_closes_alone_faults_the_primary(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1: if it is not closed within the window, which has 5 s in real life."""
-    monkeypatch.setattr("twinbus.core.lifecycle.CLOSE_WINDOW_S", 0.3)
+    monkeypatch.setattr("twinbus.failover.pair_lifecycle.CLOSE_WINDOW_S", 0.3)
     pair = await open_fake_pair(enable_syphon=True)
     await pair.secondary.close()
     assert pair.primary.is_open
@@ -265,7 +264,7 @@ async def test_with_the_syphon_both_may_be_closed_in_time(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1: then nothing is faulted."""
-    monkeypatch.setattr("twinbus.core.lifecycle.CLOSE_WINDOW_S", 0.2)
+    monkeypatch.setattr("twinbus.failover.pair_lifecycle.CLOSE_WINDOW_S", 0.2)
     pair = await open_fake_pair(enable_syphon=True)
     await pair.secondary.close()
     await pair.primary.close()
@@ -300,7 +299,7 @@ async def test_with_the_syphon_a_secondary_that_does_not_close_in_time_is_faulte
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L1: also when it is the primary's close that closes it, and its own sends hold it up."""
-    monkeypatch.setattr("twinbus.core.lifecycle.CLOSE_WINDOW_S", 0.2)
+    monkeypatch.setattr("twinbus.failover.pair_lifecycle.CLOSE_WINDOW_S", 0.2)
     monkeypatch.setattr("twinbus.pairing.pair.CLOSE_WINDOW_S", 0.2)
     pair = await open_fake_pair(enable_syphon=True)
     pair.away.answer("notes", HANG)

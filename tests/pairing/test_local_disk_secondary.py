@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tests.drivers.parcels import bodies
 from tests.pairing.offline_application import BACKLOG_QUEUE_COUNT, PRIMARY_NAME, local_disk
-from twinbus.core.chunk import DeliveryRules
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.mover.mover import Mover
+from twinbus.mover.options import MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
 from twinbus.pairing.backlog_queues import backlog_paths
-from twinbus.pairing.mover import Mover
-from twinbus.pairing.mover_options import MoverOptions
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 ROOT = Path(__file__).resolve().parents[2]
 ACKNOWLEDGED_MIN = 50

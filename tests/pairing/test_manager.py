@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from twinbus.errors import ConfigurationError, EntityExists
-from twinbus.pairing.manager import NamespaceManager
-from twinbus.service_errors import EntityNotFound
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.errors import ConfigurationError, EntityExists, EntityNotFound
+from twinbus.pairing.client.namespace_manager import NamespaceManager
+from twinbus.testing.namespaces import NamespaceFixture
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import twinbus
 from tests.pairing.fake_namespace import FakeNamespace
 from twinbus.aio import MessagingFactory, SendAvailabilityPairedNamespaceOptions, SyphonHosting
 from twinbus.azure import Pairing
-from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.option_variables import PAIR_OPTIONS, variable_of
 

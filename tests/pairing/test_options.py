@@ -14,7 +14,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import ConfigurationError, InvalidEntityPath
 
 FACTORY = MessagingFactory.from_driver(FakeNamespace())

@@ -17,19 +17,19 @@ from twinbus.aio import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.core.failover import Health
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.factory_options import DriverName
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AlreadyPaired,
     AuthenticationFailed,
     CommunicationError,
+    ConfigurationError,
     EntityNotFound,
     FactoryClosed,
     NoBacklogQueue,
     OperationTimeout,
 )
+from twinbus.failover.state_machine import Health
+from twinbus.pairing.client.factory_options import DriverName
 from twinbus.testing import NamespacePairFixture
 
 
@@ -318,7 +318,7 @@ async def test_a_primary_in_a_black_hole_does_not_hold_up_the_start(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P17: the question whether it is there has a time limit."""
-    monkeypatch.setattr("twinbus.pairing.joining.CONTACT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.CONTACT_TIMEOUT_S", 0.05)
     home = FakeNamespace("contoso")
     home.answer("*", HANG)
     pair = await open_fake_pair(home=home, failover_interval=60)

@@ -10,21 +10,18 @@ import pytest
 from tests.pairing.conftest import FakePair, OpenFakePair, eventually
 from tests.pairing.fake_namespace import HANG, SLOW, STUBBORN, STUBBORN_LOSS, FakeNamespace
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.amqp.message import Message
-from twinbus.core.envelope import overhead_bytes_max
-from twinbus.core.events import Diverted, PossibleDuplicate
-from twinbus.core.failover import Health
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.rotation import RotationPolicy
-from twinbus.drivers.port import LinkProperties
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import (
+from twinbus.amqp.message.message import Message
+from twinbus.drivers.interface import LinkProperties
+from twinbus.encoding.envelope import overhead_bytes_max
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     BacklogExhausted,
     BatchPartlySent,
     CancelImpossible,
     CommunicationError,
+    ConfigurationError,
     EntityDisabled,
     EntityNotFound,
     FactoryFaulted,
@@ -35,6 +32,9 @@ from twinbus.service_errors import (
     ServerBusy,
     TooLargeForBacklog,
 )
+from twinbus.failover.backlog_rotation import RotationPolicy
+from twinbus.failover.events import Diverted, PossibleDuplicate
+from twinbus.failover.state_machine import Health
 
 
 def gone(path: str = "orders") -> CommunicationError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twinbus.aio import MessagingFactory
 from twinbus.drivers.credentials import SharedKey
-from twinbus.drivers.port import NamespaceAddress
-from twinbus.pairing.proven import credential_history_for
+from twinbus.drivers.interface import NamespaceAddress
+from twinbus.pairing.client.factory_options import credential_history_for
 
 HERE, THERE = NamespaceAddress("contoso", 5671), NamespaceAddress("fabrikam", 5671)
 

@@ -11,11 +11,24 @@ import pytest
 
 from tests.support.access import connection_string_with
 from tests.support.answers import assert_well_put
-from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.rules import Claim
+from twinbus.drivers.administration import QueueProperties
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import LinkProperties, NamespaceAddress
-from twinbus.errors import ConfigurationError, EntityExists, InvalidEntityPath
+from twinbus.drivers.interface import LinkProperties, NamespaceAddress
+from twinbus.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    ConfigurationError,
+    EntityExists,
+    EntityNotFound,
+    InvalidEntityPath,
+    NoBacklogQueue,
+    OperationTimeout,
+    QuotaExceeded,
+    ServerBusy,
+    ServiceError,
+)
 from twinbus.pairing.backlog_queues import (
     backlog_paths,
     backlog_queue,
@@ -23,20 +36,9 @@ from twinbus.pairing.backlog_queues import (
     primary_name_of,
     unsafe_property,
 )
-from twinbus.pairing.manager import NamespaceManager
+from twinbus.pairing.client.namespace_manager import NamespaceManager
 from twinbus.pairing.provisioning import Missing, Provisioned, open_links, provision
-from twinbus.service_errors import (
-    AccessRefused,
-    AuthenticationFailed,
-    CommunicationError,
-    EntityNotFound,
-    NoBacklogQueue,
-    OperationTimeout,
-    QuotaExceeded,
-    ServerBusy,
-    ServiceError,
-)
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 PATHS = backlog_paths("contoso", 3)
 

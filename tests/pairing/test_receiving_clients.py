@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from twinbus.aio import BrokeredMessage, MessagingFactory
-from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
-from twinbus.errors import ConfigurationError, InvalidEntityPath
-from twinbus.pairing.factory_options import DriverName
-from twinbus.service_errors import EntityNotFound, MessageLockLost
+from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
+from twinbus.errors import ConfigurationError, EntityNotFound, InvalidEntityPath, MessageLockLost
+from twinbus.pairing.client.factory_options import DriverName
 from twinbus.testing import NamespaceFixture
 
 

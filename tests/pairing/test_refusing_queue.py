@@ -8,9 +8,9 @@ import pytest
 
 from tests.pairing.conftest import FakePair, OpenFakePair, OpenPair
 from twinbus.aio import BrokeredMessage
-from twinbus.core.rotation import RotationPolicy
-from twinbus.pairing.factory_options import DriverName
-from twinbus.service_errors import MessageRefused, MessageTooLarge
+from twinbus.errors import MessageRefused, MessageTooLarge
+from twinbus.failover.backlog_rotation import RotationPolicy
+from twinbus.pairing.client.factory_options import DriverName
 from twinbus.testing import NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]

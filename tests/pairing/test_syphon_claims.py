@@ -20,12 +20,12 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.broker.access.claims import Claim
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.chunk_board import Backoff
-from twinbus.pairing.mover_local import LocalSyphon
-from twinbus.pairing.mover_options import MoverOptions
-from twinbus.service_errors import AccessRefused, CommunicationError
+from twinbus.broker.access.rules import Claim
+from twinbus.errors import AccessRefused, CommunicationError
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.mover import LocalSyphon
+from twinbus.mover.options import MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
 from twinbus.testing import NamespacePairFixture
 
 DRIVERS = ["amqp", "servicebus"]
@@ -147,7 +147,7 @@ async def test_a_claim_that_is_taken_away_is_told_once_for_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P18: soon, and not after a minute of standstill."""
-    monkeypatch.setattr("twinbus.pairing.mover.STALL_LOOK_S", 0.02)
+    monkeypatch.setattr("twinbus.mover.mover.STALL_LOOK_S", 0.02)
     away, queue = FakeNamespace("fabrikam"), "contoso/x-servicebus-transfer/0"
     told: list[tuple[str, str]] = []
     options = MoverOptions(
@@ -177,7 +177,7 @@ async def test_a_pair_that_completes_itself_does_so_without_its_syphon(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P18, P19: sends are worth more than the syphon; the missing claim is an event."""
-    monkeypatch.setattr("twinbus.pairing.completion.PAUSE_S", 0.02)
+    monkeypatch.setattr("twinbus.pairing.pair_completion.PAUSE_S", 0.02)
     pair = await open_fake_pair(is_paired=False, enable_syphon=True, require_secondary=False)
     pair.away.answer("*", CommunicationError("nobody answers", was_sent=False))
     await pair.primary.pair_namespace(pair.options)

@@ -17,17 +17,17 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Header
-from twinbus.core import pair_mark as pair_marks
-from twinbus.core.chunk import DeliveryRules, plan_chunk
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.core.ttl_policy import TtlPolicy
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Header
+from twinbus.encoding import pair_mark as pair_marks
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.envelope.fields import TtlPolicy
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules, plan_chunk
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
 from twinbus.pairing.backlog_queues import owner_mark
-from twinbus.pairing.factory_options import DriverName
-from twinbus.pairing.mover import Mover, MoverOptions
+from twinbus.pairing.client.factory_options import DriverName
 from twinbus.testing import BackgroundBroker, NamespaceFixture, NamespacePairFixture
 
 DRIVERS: list[DriverName] = ["amqp", "servicebus"]

@@ -16,7 +16,7 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
@@ -46,9 +46,9 @@ GONE = Gone("nobody answers", was_sent=False)
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """The secondary is asked again soon."""
-    monkeypatch.setattr("twinbus.pairing.completion.PAUSE_S", 0.02)
-    monkeypatch.setattr("twinbus.pairing.completion.PAUSE_S_MAX", 0.05)
-    monkeypatch.setattr("twinbus.pairing.completion.REFUSED_PAUSE_S", 0.05)
+    monkeypatch.setattr("twinbus.pairing.pair_completion.PAUSE_S", 0.02)
+    monkeypatch.setattr("twinbus.pairing.pair_completion.PAUSE_S_MAX", 0.05)
+    monkeypatch.setattr("twinbus.pairing.pair_completion.REFUSED_PAUSE_S", 0.05)
 
 
 async def waiting_pair(
@@ -120,7 +120,7 @@ async def test_a_secondary_in_a_black_hole_holds_nothing_up(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P19: pairing returns after a short time without an answer."""
-    monkeypatch.setattr("twinbus.pairing.joining.REACH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.REACH_TIMEOUT_S", 0.1)
     began_s = time.monotonic()
     pair = await waiting_pair(open_fake_pair, HANG)
     assert time.monotonic() - began_s < 2
@@ -131,7 +131,7 @@ async def test_a_secondary_that_is_slow_is_not_waited_for(
     open_fake_pair: OpenFakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P19: it answers, and then some of it does not."""
-    monkeypatch.setattr("twinbus.pairing.joining.SECONDARY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.SECONDARY_TIMEOUT_S", 0.2)
     pair = await open_fake_pair(is_paired=False, require_secondary=False)
     pair.away.answer("contoso/x-servicebus-transfer/1", HANG)
     began_s = time.monotonic()
@@ -145,8 +145,8 @@ async def test_one_queue_that_fails_is_not_an_unreachable_secondary(
     open_fake_pair: OpenFakePair, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P19: the others are used; the first one is asked like the others."""
-    monkeypatch.setattr("twinbus.pairing.joining.REACH_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("twinbus.pairing.joining.SECONDARY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.REACH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.SECONDARY_TIMEOUT_S", 0.5)
     pair = await open_fake_pair(is_paired=False, require_secondary=False)
     pair.away.answer("contoso/x-servicebus-transfer/0", answer)
     await pair.primary.pair_namespace(pair.options)
@@ -289,9 +289,9 @@ async def test_a_pair_that_still_waits_can_be_closed(
     open_fake_pair: OpenFakePair, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2, P19: at once, and nothing goes on."""
-    monkeypatch.setattr("twinbus.pairing.joining.REACH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.REACH_TIMEOUT_S", 0.1)
     pair = await waiting_pair(open_fake_pair, answer, enable_syphon=True)
-    monkeypatch.setattr("twinbus.pairing.joining.REACH_TIMEOUT_S", 30.0)
+    monkeypatch.setattr("twinbus.pairing.pair_setup.REACH_TIMEOUT_S", 30.0)
     await asyncio.sleep(0.2)
     assert tasks_left()
     async with asyncio.timeout(3):

@@ -10,17 +10,14 @@ import pytest
 from tests.pairing.conftest import eventually
 from tests.pairing.fake_namespace import FakeNamespace
 from tests.pairing.passing_time import PassingTime
-from twinbus.core.cost_estimate import EstimateInput
-from twinbus.core.retry import RetryPolicy
-from twinbus.core.sending import CredentialHistory
-from twinbus.core.watch_pace import PollingPace
-from twinbus.core.watermarks import BacklogThresholds
-from twinbus.drivers.management import MessageCounts, QueueProperties
-from twinbus.pairing.backlog_reader import BacklogReader
-from twinbus.pairing.hub import EventHub
-from twinbus.pairing.occurrence import EventRecord
+from twinbus.cost.estimate import EstimateInput
+from twinbus.drivers.administration import MessageCounts, QueueProperties
+from twinbus.failover.backlog_alerts import BacklogThresholds, PollingPace
+from twinbus.failover.backoff import RetryPolicy
+from twinbus.failover.send_decision import CredentialHistory
+from twinbus.pairing.backlog_monitor import BacklogMonitor, BacklogReader
+from twinbus.pairing.events import EventHub, EventRecord
 from twinbus.pairing.routing import SendRouter
-from twinbus.pairing.watch import BacklogMonitor
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 

@@ -16,7 +16,7 @@ from twinbus.aio import (
     SyphonHosting,
 )
 from twinbus.pairing import pair as pair_module
-from twinbus.testing.bus import NamespacePairFixture
+from twinbus.testing.namespaces import NamespacePairFixture
 
 
 async def paired(

@@ -18,12 +18,12 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.core.encoding import decode_message
-from twinbus.core.events import Diverted, Event, PingSent, Restored
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.encoding.brokered_message import decode_message
 from twinbus.errors import TwinbusError
-from twinbus.pairing.factory_options import FactoryOptions
-from twinbus.pairing.occurrence import EventRecord
+from twinbus.failover.events import Diverted, Event, PingSent, Restored
+from twinbus.pairing.client.factory_options import FactoryOptions
+from twinbus.pairing.events import EventRecord
 
 HOME, AWAY = "home", "away"
 SEND_TIMEOUT_S = 20.0

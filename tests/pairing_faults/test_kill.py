@@ -11,10 +11,10 @@ import pytest
 
 from tests.pairing_faults.scene import AWAY, HOME, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.events import Diverted, PingSent, PossibleDuplicate, Suspected
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.pairing.mover import Mover, MoverOptions
+from twinbus.failover.events import Diverted, PingSent, PossibleDuplicate, Suspected
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
 
 LANES = 8
 LOAD_S = 2.0

@@ -17,7 +17,7 @@ from tests.faults.switchboard import Switchboard
 from tests.pairing_faults.drop_in import DropInScene
 from tests.pairing_faults.scene import AWAY, HOME, SEND_TIMEOUT_S, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.events import Diverted, Suspected
+from twinbus.failover.events import Diverted, Suspected
 
 # What the rule allows from the first error to the diversion, what a send to the backlog takes after
 # it, and what a machine may add that runs three other tests, too: 500 sends are half a second of

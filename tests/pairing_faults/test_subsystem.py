@@ -9,7 +9,7 @@ import pytest
 from tests.faults.switchboard import Switchboard
 from tests.pairing_faults.scene import HOME, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.events import Diverted, PossibleDuplicate
+from twinbus.failover.events import Diverted, PossibleDuplicate
 
 SENDS = 10
 # Three quarters for the primary, which is down for all of them.

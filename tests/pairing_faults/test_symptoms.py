@@ -9,9 +9,9 @@ import pytest
 from tests.faults.switchboard import Switchboard
 from tests.pairing_faults.scene import BRIEF_S, HOME, SEND_TIMEOUT_S, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.connection_string import parse_connection_string
-from twinbus.core.events import Diverted, PingFailed, PingRefused
-from twinbus.service_errors import AuthenticationFailed
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.errors import AuthenticationFailed
+from twinbus.failover.events import Diverted, PingFailed, PingRefused
 
 # The first ping is sent at once, not an interval of one second later.
 AT_ONCE_S = 0.5

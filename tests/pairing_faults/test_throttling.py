@@ -8,8 +8,8 @@ import time
 from tests.faults.switchboard import Switchboard
 from tests.pairing_faults.scene import BRIEF_S, Scene
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.events import BacklogQueueWithdrawn, Diverted, PingFailed, Restored
-from twinbus.service_errors import ServerBusy
+from twinbus.errors import ServerBusy
+from twinbus.failover.events import BacklogQueueWithdrawn, Diverted, PingFailed, Restored
 
 THROTTLE_WAIT_S = 10.0
 

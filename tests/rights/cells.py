@@ -31,12 +31,13 @@ from tests.rights.oracle import (
 )
 from tests.rights.world import SESSIONS, World
 from tests.support.wire_client import WireClient
+from twinbus.amqp.codec.types import Array, Long, Symbol, Timestamp
 from twinbus.amqp.delivery_states import Accepted, Released
 from twinbus.amqp.events import ConnectionClosed, DeliveryReceived
 from twinbus.amqp.link import ReceiverLink, SenderLink
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Source
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Array, Long, Symbol, Timestamp
 
 __all__ = ["Cell", "amqp_cells", "atom_cells", "forward_cells", "json_cells", "session_cells"]
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.rights.addresses import RESOURCES
 from tests.rights.oracle import Credential
-from twinbus.shared_access import make_token
+from twinbus.common.sas_token import make_token
 
 __all__ = ["CLAIMS", "DELETED", "SCOPES", "Shown", "credentials", "key_of", "shown"]
 

@@ -12,11 +12,11 @@ from tests.rights.addresses import QUEUES, TOPICS
 from tests.rights.credentials import CLAIMS, DELETED, SCOPES, Shown, key_of, shown
 from tests.support.wire_client import WireClient
 from twinbus.amqp.delivery_states import Accepted
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec, QueueDescription
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.broker.broker import RunningNamespace
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.broker.running_namespace import RunningNamespace
 
 __all__ = ["SESSIONS", "World"]
 

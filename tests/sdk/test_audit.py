@@ -15,9 +15,9 @@ from tests.sdk.clients import Sdk, receive
 from tests.support.books import records_in
 from tests.support.broker_process import BrokerProcess
 from twinbus.aio import MessagingFactory
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.core.parcel import OutgoingMessage
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.encoding.transit import OutgoingMessage
 
 
 def events_below(data: Path, entity: str) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, eventually, nothing_c
 from tests.sdk.conftest import MakeQueue
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker import QueueDescription
-from twinbus.broker import namespace as namespace_module
+from twinbus.broker.namespace import namespace as namespace_module
 
 
 def named(message_id: str, body: str = "body") -> ServiceBusMessage:

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from tests.sdk.clients import Sdk, bodies, receive, receive_one
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec, QueueDescription
-from twinbus.broker import purging as purging_module
+from twinbus.broker.namespace import purge as purging_module
 
 COUNT = 300
 

@@ -26,11 +26,11 @@ from tests.sdk.clients import (
 )
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker import Broker, BrokerOptions, EntityStatus, NamespaceSpec, QueueDescription
-from twinbus.broker import forwarding as forwarding_module
-from twinbus.broker import namespace as namespace_module
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Op, PutCounters
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.broker.namespace import forwarder as forwarding_module
+from twinbus.broker.namespace import namespace as namespace_module
+from twinbus.broker.storage.interface import Op, PutCounters
+from twinbus.broker.storage.memory_store import MemoryStore
 from twinbus.errors import ConfigurationError
 
 

@@ -15,9 +15,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from tests.sdk.clients import Sdk, eventually, nothing_comes
 from tests.support.broker_process import BrokerProcess
 from twinbus.broker import Broker, BrokerOptions, NamespaceSpec, QueueDescription
-from twinbus.broker.broker import RunningNamespace
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.clock import AdjustableClock
+from twinbus.broker.engine.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.common.clock import AdjustableClock
 from twinbus.errors import ConfigurationError
 
 IDLE_S = 300

@@ -12,12 +12,11 @@ from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, receive
 from tests.sdk.conftest import MakeQueue
 from tests.support.broker_process import BrokerProcess
 from tests.support.wire_client import connected
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.delivery_states import Rejected
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.amqp.types import Symbol
-from twinbus.broker.entities.facts import MessageKeys
-from twinbus.broker.entities.partitions import partition_of
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.broker.engine.stored_message import MessageKeys, partition_of
 
 RATE = 16 * 5
 

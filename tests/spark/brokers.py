@@ -7,7 +7,7 @@ from typing import Self
 
 from tests.pairing.mover.brokers import Pair
 from tests.support.broker_process import BrokerProcess
-from twinbus.spark.references import NamespaceRef
+from twinbus.spark.connection_refs import NamespaceRef
 
 
 class SparkPair(Pair):

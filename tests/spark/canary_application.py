@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twinbus.spark.session import local_session
+from twinbus.spark.runtime.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

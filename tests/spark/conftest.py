@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session as ``twinbus syphon`` has it; everything it writes is gone with the test run."""
-    from twinbus.spark.session import local_session
+    from twinbus.spark.runtime.session import local_session
 
     scratch = tmp_path_factory.mktemp("spark")
     session = local_session(

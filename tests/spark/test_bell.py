@@ -10,11 +10,11 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog, id_of
-from twinbus.clock import AdjustableClock
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.service_errors import CommunicationError, OperationTimeout, ServiceError
-from twinbus.spark.bell import GATHER_S, LOCK_LEFT_S_MIN, LongPollWatcher
+from twinbus.common.clock import AdjustableClock
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import CommunicationError, OperationTimeout, ServiceError
+from twinbus.failover.backoff import Backoff
+from twinbus.spark.long_poll import GATHER_S, LOCK_LEFT_S_MIN, LongPollWatcher
 
 LOCK_S = 60.0
 WAIT_S = 5.0

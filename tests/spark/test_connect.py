@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace
-from twinbus.cli.syphon_session import _session
-from twinbus.core.chunk import DeliveryRules
+from twinbus.cli.syphon.spark_session import _session
 from twinbus.errors import ConfigurationError, TwinbusError
-from twinbus.pairing.hosting import SyphonHosting, SyphonRequest
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.pairing.syphon_hosting import SyphonHosting, SyphonRequest
+from twinbus.spark.errors import SparkError
 from twinbus.spark.syphon.hosted import maker
 from twinbus.spark.syphon.settings import is_local
-from twinbus.spark.syphon.state import StateDir
-from twinbus.spark.troubles import SparkError
+from twinbus.spark.syphon.state_directory import StateDir
 
 
 class Conf:
@@ -91,7 +91,7 @@ def test_what_spark_connect_needs_is_said(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"sc://127.0.0.1:{listening.getsockname()[1]}"
         program.write_text(
-            f"from twinbus.cli.syphon_session import _session\n_session({address!r})\n"
+            f"from twinbus.cli.syphon.spark_session import _session\n_session({address!r})\n"
         )
         ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
     assert "twinbus[connect]" in ended.stderr

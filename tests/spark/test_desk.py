@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from twinbus.service_errors import CommunicationError, OperationTimeout
-from twinbus.spark import desk as channel_module
-from twinbus.spark.desk import (
+from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.errors import CommunicationError, OperationTimeout
+from twinbus.spark import driver_channel as channel_module
+from twinbus.spark.driver_channel import (
     LINE_BYTES_MAX,
     DriverChannel,
     DriverChannelAddress,
     DriverChannelClient,
 )
-from twinbus.spark.engine import LoopThread
 
 
 class Book:

@@ -18,9 +18,9 @@ import pytest
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.parcel import OutgoingMessage
+from twinbus.common.event_loop import _engine_LoopThread as LoopThread
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.spark.engine import LoopThread
+from twinbus.encoding.transit import OutgoingMessage
 
 ORPHAN_S_MAX = 3.0
 
@@ -123,21 +123,21 @@ MIDDLE = """
 WAITS_FOR_A_MESSAGE = """
     import asyncio, os, pathlib, sys, time
     from twinbus.drivers.amqp import AmqpDriver
-    from twinbus.spark.bell import Bell
-    from twinbus.spark.engine import Engine
+    from twinbus.spark.long_poll import LongPollWatcher
+    from twinbus.common.event_loop import LoopThread
 
     connection_string, queue, ready = sys.argv[1:]
     engine = LoopThread("bell", dies_with_parent=True)
 
-    async def armed() -> Bell:
-        bell = Bell(AmqpDriver.from_connection_string(connection_string), [queue])
-        bell.arm()
-        assert await bell.rung(0.5) == {}
-        return bell
+    async def armed() -> LongPollWatcher:
+        watcher = LongPollWatcher(AmqpDriver.from_connection_string(connection_string), [queue])
+        watcher.start_polling()
+        assert await watcher.ready(0.5) == {}
+        return watcher
 
-    bell = engine.run(armed())
+    watcher = engine.run(armed())
     pathlib.Path(ready).write_text("ready")
-    engine.run(bell.rung(900))
+    engine.run(watcher.ready(900))
     time.sleep(900)
 """
 
@@ -215,7 +215,7 @@ def test_a_busy_process_ends_too(tmp_path: Path) -> None:
     """Spark's call is blocked in the main thread all the time."""
     script = """
         import pathlib, sys, time
-        from twinbus.spark.engine import Engine
+        from twinbus.common.event_loop import LoopThread
         engine = LoopThread("idle", dies_with_parent=True)
         pathlib.Path(sys.argv[1]).write_text("ready")
         while True:

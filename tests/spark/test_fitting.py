@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twinbus.spark.fitting import SMALL_BYTES_MAX, small_input_settings
+from twinbus.spark.runtime.tuning import SMALL_BYTES_MAX, small_input_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

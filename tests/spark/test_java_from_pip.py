@@ -16,7 +16,7 @@ def test_a_session_runs_on_the_java_from_pip(tmp_path: Path) -> None:
         assert found is not None
         (tmp_path / tool).symlink_to(found)
     program = (
-        "from twinbus.spark.session import local_session\n"
+        "from twinbus.spark.runtime.session import local_session\n"
         "spark = local_session(fast_start=True, cores=1)\n"
         "print(spark.range(5).count(), spark._jvm.System.getProperty('java.vm.version'))\n"
     )

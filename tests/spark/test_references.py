@@ -12,8 +12,8 @@ import pytest
 
 from tests.spark.brokers import SparkPair
 from twinbus.errors import ConfigurationError, ConnectionStringError
-from twinbus.spark import references
-from twinbus.spark.references import OPTION_NAMES, NamespaceRef, RefKind
+from twinbus.spark import connection_refs
+from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef, RefKind
 
 CANARY = "canaryKeyThatNobodyMaySee="
 SECRET = f"Endpoint=sb://orders.example;SharedAccessKeyName=app;SharedAccessKey={CANARY}"
@@ -128,9 +128,9 @@ def test_a_reference_shows_no_secret() -> None:
 def raw(monkeypatch: pytest.MonkeyPatch) -> NamespaceRef:
     """As it is read from options beside Spark's driver."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/scratch/blockmgr-driver")
-    references._accepted.cache_clear()
+    connection_refs._accepted.cache_clear()
     ref = NamespaceRef.from_options({"connectionString": SECRET})
-    references._accepted.cache_clear()
+    connection_refs._accepted.cache_clear()
     return ref
 
 
@@ -138,7 +138,9 @@ async def test_a_raw_secret_is_accepted_with_a_warning(
     raw: NamespaceRef, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await opened_host(raw) == "orders.example"
-    (record,) = [each for each in caplog.get_records("setup") if each.name == references.__name__]
+    (record,) = [
+        each for each in caplog.get_records("setup") if each.name == connection_refs.__name__
+    ]
     assert "connectionStringFile" in record.getMessage() and CANARY not in record.getMessage()
 
 
@@ -206,12 +208,12 @@ async def test_a_file_is_read_without_its_blanks(
 async def test_a_file_that_others_can_read_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    references._warn_of_readers.cache_clear()
+    connection_refs._warn_of_readers.cache_clear()
     ref = NamespaceRef.of_file(file_with(tmp_path / "orders", SECRET, mode=0o644))
     with caplog.at_level(logging.DEBUG):
         await opened_host(ref)
         await opened_host(ref)
-    (record,) = [each for each in caplog.records if each.name == references.__name__]
+    (record,) = [each for each in caplog.records if each.name == connection_refs.__name__]
     assert "chmod 600" in record.getMessage() and CANARY not in record.getMessage()
 
 

@@ -50,7 +50,7 @@ def test_spark_finds_the_connector_by_itself() -> None:
     found = io.BytesIO()
     lookup_data_sources._main(io.BytesIO(), found)
     assert b"servicebus" in found.getvalue()
-    assert b"twinbus.spark.connector.source" in found.getvalue()
+    assert b"twinbus.spark.connector.data_source" in found.getvalue()
 
 
 def test_a_registered_session_reads_and_is_careful(spark: SparkSession, pair: SparkPair) -> None:

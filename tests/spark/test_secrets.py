@@ -19,7 +19,7 @@ import pytest
 from tests.pairing.mover.brokers import Scene
 from tests.spark.brokers import SparkPair
 from tests.spark.canary_application import PROVIDER
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_S_MAX = 280

@@ -14,13 +14,14 @@ import pytest
 
 from tests.spark.other_python import python_without_twinbus
 from twinbus.errors import ConfigurationError
-from twinbus.spark import java_from_pip, session
-from twinbus.spark.cache import cache_directory
-from twinbus.spark.class_archive import ClassArchive
-from twinbus.spark.java import find_java
-from twinbus.spark.quick_python import worker_python
-from twinbus.spark.redaction import OPTIONS_REGEX, with_ours
-from twinbus.spark.session import SETTINGS
+from twinbus.spark.registration import OPTIONS_REGEX, with_ours
+from twinbus.spark.runtime import java as java_module
+from twinbus.spark.runtime import session
+from twinbus.spark.runtime.cache import cache_directory
+from twinbus.spark.runtime.class_archive import ClassArchive
+from twinbus.spark.runtime.java import find_java
+from twinbus.spark.runtime.session import SETTINGS
+from twinbus.spark.runtime.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ def test_a_java_that_will_not_do_is_said_in_a_sentence(
 
 
 def test_no_java_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_from_pip, "PACKAGE", "a_package_that_nobody_has")
+    monkeypatch.setattr(java_module, "PACKAGE", "a_package_that_nobody_has")
     with pytest.raises(ConfigurationError, match=r"none was found. Install OpenJDK 17"):
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(ConfigurationError, match="where no Java is"):
@@ -259,13 +260,13 @@ def test_workers_take_the_compiled_pyspark(spark: SparkSession) -> None:
 
 
 def test_a_running_session_is_used(spark: SparkSession) -> None:
-    from twinbus.spark.session import local_session
+    from twinbus.spark.runtime.session import local_session
 
     assert local_session("another", more={"spark.sql.shuffle.partitions": "7"}) is spark
 
 
 def test_a_read_of_nothing_loads_modules_in_its_tasks(spark: SparkSession) -> None:
-    from twinbus.spark.warm_up import FORMAT, NothingSource
+    from twinbus.spark.runtime.warm_up import FORMAT, NothingSource
 
     spark.dataSource.register(NothingSource)
     nothing = spark.read.format(FORMAT).option("tasks", "2")
@@ -276,7 +277,7 @@ def test_a_read_of_nothing_loads_modules_in_its_tasks(spark: SparkSession) -> No
 
 
 def test_what_fails_while_warming_up_is_left_to_others(spark: SparkSession) -> None:
-    from twinbus.spark.warm_up import READS, wait_for_reads, warm_up_reads
+    from twinbus.spark.runtime.warm_up import READS, wait_for_reads, warm_up_reads
 
     warm_up_reads(spark, ["no_such_module"], 2)
     (reading,) = (each for each in threading.enumerate() if each.name == READS)
@@ -287,8 +288,8 @@ def test_what_fails_while_warming_up_is_left_to_others(spark: SparkSession) -> N
 
 
 def test_preparing_is_done_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from twinbus.spark.preparing import prepare
-    from twinbus.spark.session import archive_here
+    from twinbus.spark.runtime.prepare import prepare
+    from twinbus.spark.runtime.session import archive_here
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     archive = archive_here()
@@ -299,7 +300,7 @@ def test_preparing_is_done_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_preparing_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    from twinbus.spark.preparing import prepare
+    from twinbus.spark.runtime.prepare import prepare
 
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
 
@@ -308,7 +309,7 @@ def test_preparing_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rehearsal_writes_one_row(spark: SparkSession, tmp_path: Path) -> None:
-    from twinbus.spark.preparing import FORMAT, RehearsalSource
+    from twinbus.spark.runtime.prepare import FORMAT, RehearsalSource
 
     spark.dataSource.register(RehearsalSource)
     rows = spark.readStream.format(FORMAT).load().writeStream.format("parquet")

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.troubles import sentence_in, without_traceback
+from twinbus.spark.errors import sentence_in, without_traceback
 
 
 def test_our_own_sentence_is_found_in_a_stack_trace() -> None:

@@ -13,21 +13,22 @@ import pytest
 
 from tests.pairing.mover.messages import backlog, id_of
 from tests.spark.virtual_time import VirtualLoop
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.shift import WorkReport, report_to_json
+from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.drivers import credentials
-from twinbus.drivers.amqp import AmqpDriver, authority
-from twinbus.pairing import mover as mover_module
-from twinbus.pairing.backlog_search import BacklogSearch
-from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.service_errors import AccessRefused, ServiceError
-from twinbus.spark.bell import POLL_S, LongPollWatcher
-from twinbus.spark.syphon import brain as coordinator_module
+from twinbus.drivers.amqp import AmqpDriver, token_refresh
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import AccessRefused, ServiceError
+from twinbus.mover import mover as mover_module
+from twinbus.mover.backlog_search import BacklogSearch
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.work_order import WorkReport, report_to_json
+from twinbus.spark.long_poll import POLL_S, LongPollWatcher
+from twinbus.spark.syphon import coordinator as coordinator_module
 from twinbus.spark.syphon import task as task_module
-from twinbus.spark.syphon.brain import SyphonCoordinator
+from twinbus.spark.syphon.coordinator import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
 
 QUEUES = [f"east/x-servicebus-transfer/{number}" for number in range(10)]
@@ -41,7 +42,7 @@ Story = Callable[[LongPollWatcher, AmqpDriver, RunningNamespace], Awaitable[None
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     made = VirtualLoop()
-    for module in (authority, credentials):
+    for module in (token_refresh, credentials):
         monkeypatch.setattr(module, "time", made.wall())
     yield made
     made.run_until_complete(made.shutdown_default_executor())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from twinbus.clock import Instant
+from twinbus.common.clock import Instant
 
 # What was written to a socket of this machine can be read at once, nearly always.
 FLIGHT_S = 0.000_5

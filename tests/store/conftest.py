@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from crash.builders import entity
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Store
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import Store
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 DRIVERS: dict[str, Callable[[Path], Store]] = {
     "memory": lambda directory: MemoryStore(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crash.builders import MEBIBYTE, all_chunks, chunk, counters, entity, first_seqs
-from twinbus.broker.store.port import (
+from twinbus.broker.storage.interface import (
     QUEUE_ID_MAX,
     SEQ_MAX,
     ChunkRow,

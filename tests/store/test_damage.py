@@ -15,9 +15,8 @@ from crash.rot import flip, image
 from crash.stories import make_it_of_the_first_format
 from crash.workload import content
 from tests.store.files import as_killed, fingerprint, flip_bit
-from twinbus.broker.store import housekeeping, schema
-from twinbus.broker.store.connection import require_sqlite_version
-from twinbus.broker.store.port import (
+from twinbus.broker.storage import schema, sqlite_writer
+from twinbus.broker.storage.interface import (
     DeleteEntity,
     PutMeta,
     PutScheduled,
@@ -27,7 +26,8 @@ from twinbus.broker.store.port import (
     SeenRow,
     Tombstone,
 )
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.sqlite_connection import require_sqlite_version
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import (
     ConfigurationError,
     StoreCorrupt,
@@ -412,8 +412,8 @@ def test_a_deleted_queue_that_is_half_collected_is_not_damage(
 ) -> None:
     """M8: its selections go before its chunks, and a look at everything may come between."""
     # Given a deleted queue of which one slice was collected
-    monkeypatch.setattr(housekeeping, "SLICE_S", 0.0)
-    monkeypatch.setattr(housekeeping, "SLICE_ROWS", 1)
+    monkeypatch.setattr(sqlite_writer, "SLICE_S", 0.0)
+    monkeypatch.setattr(sqlite_writer, "SLICE_ROWS", 1)
     some_of_everything(store_path)
     store = SqliteStore(store_path)
     store.open()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.store.datadir import DataDirectory, read_private, write_private
+from twinbus.broker.storage.data_directory import DataDirectory, read_private, write_private
 from twinbus.errors import ConfigurationError, StoreLocked
 
 HOLD_THE_LOCK = """
 import sys
-from twinbus.broker.store.datadir import DataDirectory
+from twinbus.broker.storage.data_directory import DataDirectory
 directory = DataDirectory(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

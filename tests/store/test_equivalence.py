@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from crash.workload import Workload, answers_about_sessions, answers_in_time, content
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Op, Recovered
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import Op, Recovered
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 chance = st.randoms(use_true_random=False)
 

@@ -11,8 +11,8 @@ import pytest
 
 from crash.builders import all_chunks, chunk, counters, entity, first_seqs
 from crash.faulty import FaultPlan, faulty_disk
-from twinbus.broker.store.disk import Disk
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.broker.storage.store_files import Disk
 from twinbus.errors import StoreFailed, StoreFull, TwinbusError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.store.mark import (
+from twinbus.broker.storage.store_files import (
     SLOT_BYTES,
     CommitMarker,
     MarkRecord,

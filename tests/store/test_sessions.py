@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crash.builders import MEBIBYTE, chunk, counters, entity, first_seqs, in_session
-from twinbus.broker.store.port import (
+from twinbus.broker.storage.interface import (
     DeleteChunks,
     DeleteEntity,
     PutSessionState,

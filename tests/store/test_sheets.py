@@ -17,8 +17,8 @@ from crash.builders import (
     share_of,
     sheet_of,
 )
-from twinbus.broker.store import seal
-from twinbus.broker.store.port import (
+from twinbus.broker.storage import row_checksum
+from twinbus.broker.storage.interface import (
     DeleteChunks,
     DeleteEntity,
     Op,
@@ -27,8 +27,8 @@ from twinbus.broker.store.port import (
     Store,
     Tombstone,
 )
-from twinbus.broker.store.sheets import plan_shared_bodies, select
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.shared_bodies import plan_shared_bodies, select
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import StoreCorrupt
 
 RECORDS = [bytes([65 + number]) * 20_000 for number in range(10)]
@@ -218,7 +218,7 @@ def test_a_selection_of_other_messages_is_reported(shared_store: Path) -> None:
         connection.execute("SELECT id, sheet_id FROM share WHERE id >> 40 = 2")
     )
     other = b"\xf0\x03"
-    crc = seal.of_blob(row_id, sheet_id, 0, other)
+    crc = row_checksum.of_blob(row_id, sheet_id, 0, other)
     connection.execute("UPDATE share SET selection = ?, crc = ? WHERE id = ?", (other, crc, row_id))
     connection.close()
     store = SqliteStore(shared_store)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.testing.namespaces import NamespaceFixture
 
 
 def connection_string_with(bus: NamespaceFixture, claims: Claim, *, name: str = "app") -> str:

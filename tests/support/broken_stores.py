@@ -21,14 +21,17 @@ from typing import Final
 
 import apsw
 
-from twinbus.amqp.message import Message
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import default_rule
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.entities.sheets import packed
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.store import seal
-from twinbus.broker.store.port import (
+from twinbus.amqp.message.message import Message
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import default_rule
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, pack_record
+from twinbus.broker.engine.write_batch import packed
+from twinbus.broker.storage import row_checksum
+from twinbus.broker.storage.interface import (
     ChunkRow,
     EntityRow,
     Op,
@@ -37,7 +40,7 @@ from twinbus.broker.store.port import (
     PutEntity,
     QueueCounters,
 )
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 SEQ_BITS: Final = 40
 AT_MS: Final = 1_700_000_000_000
@@ -82,19 +85,19 @@ class _Rows:
     def put_entity(self, queue_id: int, path: str, kind: str, description_json: str) -> None:
         values = (queue_id, path, kind, description_json)
         sql = "INSERT OR REPLACE INTO entity VALUES (?, ?, ?, ?, ?)"
-        self._connection.execute(sql, (*values, seal.of_values(*values)))
+        self._connection.execute(sql, (*values, row_checksum.of_values(*values)))
         self._raise_last_id(queue_id)
 
     def put_counters(self, counters: QueueCounters) -> None:
         values = counters.values()
         sql = "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?, ?)"
-        self._connection.execute(sql, (*values, seal.of_values(*values)))
+        self._connection.execute(sql, (*values, row_checksum.of_values(*values)))
 
     def put_messages(self, queue_id: int, *bodies: str) -> None:
         """One chunk with these messages, and the counters for it."""
         row, counters = _chunk(queue_id, *bodies)
         row_id = queue_id << SEQ_BITS | row.first_seq
-        crc = seal.of_blob(row_id, row.count, row.enqueued_ms, row.blob)
+        crc = row_checksum.of_blob(row_id, row.count, row.enqueued_ms, row.blob)
         values = (row_id, row.count, row.enqueued_ms, crc, row.blob)
         self._connection.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", values)
         self.put_counters(counters)
@@ -115,7 +118,7 @@ class _Rows:
         )
         number, last_id, store_id = ledger.get
         last_id = max(last_id, queue_id)
-        crc = seal.of_values(number, last_id, store_id)
+        crc = row_checksum.of_values(number, last_id, store_id)
         self._connection.execute("UPDATE ledger SET queue_id_last = ?, crc = ?", (last_id, crc))
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psutil
 
-from twinbus.testing.served import BrokerProcessHandle
+from twinbus.testing.broker_process import BrokerProcessHandle
 
 
 class BrokerProcess(BrokerProcessHandle):

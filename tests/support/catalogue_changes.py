@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import RuleDescription
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.store.port import Op, Store
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.filters import RuleDescription
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.namespace.catalogue_plan import Draft
+from twinbus.broker.storage.interface import Op, Store
 
 T = TypeVar("T")
 

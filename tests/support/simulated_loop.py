@@ -17,9 +17,9 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from twinbus.broker import namespace, own_changes
-from twinbus.broker.store_thread import UNFINISHED, Job
-from twinbus.clock import Instant
+from twinbus.broker.namespace import administrative_changes, namespace
+from twinbus.broker.namespace.store_access import UNFINISHED, Job
+from twinbus.common.clock import Instant
 from twinbus.errors import StoreFull
 
 WALL_MS = 1_700_000_000_000
@@ -33,7 +33,7 @@ TURNS = {
         "STEP_S",
         "RECHECK_TURN_S",
     ),
-    own_changes: ("PLANNING_TURN_S",),
+    administrative_changes: ("PLANNING_TURN_S",),
 }
 """How long the namespace does one thing by the clock of the machine."""
 

@@ -26,8 +26,9 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.link import ReceiverLink, SenderLink
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Accepted, Attach, Disposition, Error, Source, Target
-from twinbus.amqp.sections import AmqpValue, Message, Properties
 from twinbus.amqp.session import Session
 
 TIMEOUT_S = 5.0

@@ -12,8 +12,8 @@ import pytest
 
 import twinbus
 from tests.azure.test_direct_sends import PATIENCE_S, calls_of_the_loop
+from twinbus.errors import EntityNotFound, FactoryClosed, ReservedProperty
 from twinbus.pairing.direct_sender import BUSY_SENDS
-from twinbus.service_errors import EntityNotFound, FactoryClosed, ReservedProperty
 from twinbus.testing import NamespacePairFixture
 
 

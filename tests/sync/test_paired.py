@@ -9,8 +9,7 @@ import pytest
 
 import twinbus
 from tests.support.books import by_broker, by_client, in_numbers, records_in
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import FactoryClosed
+from twinbus.errors import ConfigurationError, FactoryClosed
 from twinbus.testing import NamespacePairFixture
 
 

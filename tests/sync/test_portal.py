@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.sync.portal import BlockingPortal
+from twinbus.sync.blocking_portal import BlockingPortal
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_an_interrupted_caller_leaves_nothing_running(portal: BlockingPortal) ->
 def test_a_forked_child_gets_a_loop_of_its_own() -> None:
     code = """
 import os, sys
-from twinbus.sync.portal import PORTAL
+from twinbus.sync.blocking_portal import PORTAL
 async def one(): return 1
 assert PORTAL.call(one()) == 1
 child = os.fork()

@@ -83,7 +83,10 @@ def test_the_guarantees_list_every_planted_bug() -> None:
     assert "\n".join(listed(BUGS)) in guarantees
 
 
-SAYS_SYNCHRONOUS = "from twinbus.broker.store import connection; print(connection.SYNCHRONOUS)"
+SAYS_SYNCHRONOUS = (
+    "from twinbus.broker.storage import sqlite_connection as connection; "
+    "print(connection.SYNCHRONOUS)"
+)
 
 
 def test_a_bug_is_handed_on_to_processes() -> None:

@@ -9,7 +9,7 @@ from azure.servicebus import parse_connection_string as parse_with_the_sdk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.connection_string import ConnectionString, parse_connection_string
+from twinbus.common.connection_string import ConnectionString, parse_connection_string
 from twinbus.errors import ConnectionStringError
 
 KEY = "c2VjcmV0LWtleS13aXRoLXBhZGRpbmctYW5kLWVxdWFscw=="

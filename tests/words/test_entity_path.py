@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from twinbus.entity_path import (
+from twinbus.common.entity_path import (
     Address,
     BacklogPath,
     backlog_owner,

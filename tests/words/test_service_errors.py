@@ -11,9 +11,8 @@ import pytest
 import twinbus
 import twinbus.aio
 import twinbus.sync
-from twinbus import errors, service_errors
-from twinbus.errors import TwinbusError
-from twinbus.service_errors import (
+from twinbus import errors
+from twinbus.errors import (
     AccessRefused,
     AlreadyPaired,
     BacklogExhausted,
@@ -27,11 +26,12 @@ from twinbus.service_errors import (
     SendInterrupted,
     ServiceError,
     TooLargeForBacklog,
+    TwinbusError,
 )
 
 SERVICE = [
     kind
-    for _name, kind in inspect.getmembers(service_errors, inspect.isclass)
+    for _name, kind in inspect.getmembers(errors, inspect.isclass)
     if issubclass(kind, ServiceError) and kind is not TooLargeForBacklog
 ]
 EXAMPLES: list[TwinbusError] = [
@@ -82,7 +82,7 @@ def test_an_error_keeps_its_words_and_facts_in_a_copy(error: TwinbusError, way: 
 
 WHAT_A_USER_MEETS = [
     *errors.__all__,
-    *service_errors.__all__,
+    *errors.__all__,
     *("EventRecord", "EntityHealth", "QueueBacklog", "Health"),
 ]
 
@@ -99,7 +99,7 @@ def test_no_public_error_is_missing_from_the_front_door() -> None:
     """P18: whatever is added to the two modules of errors."""
     public = {
         name
-        for module in (errors, service_errors)
+        for module in (errors, errors)
         for name, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, TwinbusError) and not name.startswith("_")
     }

@@ -6,23 +6,26 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
 from twinbus.broker.broker import NamespaceSpec, provide
-from twinbus.broker.entities.description import EntityStatus, QueueDescription
-from twinbus.broker.entities.filters import (
+from twinbus.broker.engine.descriptions import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     FalseFilter,
     RuleDescription,
     SqlFilter,
     TrueFilter,
 )
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.topic import Subscription, Topic
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.purging import purge_machine
-from twinbus.broker.resetting import reset_namespace
-from twinbus.broker.running_topics import RunningTopics
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.topic import Subscription, Topic
+from twinbus.broker.namespace.namespace import Namespace
+from twinbus.broker.namespace.purge import purge_machine, reset_namespace
+from twinbus.broker.running_namespace import RunningTopics
 from twinbus.errors import ConfigurationError
 from verification.catalogue_simulation.model import Model
 

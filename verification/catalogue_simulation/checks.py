@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinbus.broker.catalogue import Catalogue
-from twinbus.broker.catalogue_plan import DEAD_LETTER_SUFFIX, Entry
-from twinbus.broker.catalogue_rules import rule_row
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.topic import Subscription, Topic
-from twinbus.broker.entities.writing import counters_of
-from twinbus.broker.store.port import EntityRow
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.topic import Subscription, Topic
+from twinbus.broker.engine.write_batch import counters_of
+from twinbus.broker.namespace.catalogue import Catalogue
+from twinbus.broker.namespace.catalogue_plan import DEAD_LETTER_SUFFIX, Entry, rule_row
+from twinbus.broker.storage.interface import EntityRow
 from verification.catalogue_simulation.disk import Disk
 from verification.catalogue_simulation.model import Known, Model, properties, told
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import EntityRow, Op, QueueCounters, Recovered
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import EntityRow, Op, QueueCounters, Recovered
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import StoreFailed, StoreFull
 
 

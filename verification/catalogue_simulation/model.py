@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import RuleDescription, default_rule
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.filters import RuleDescription, default_rule
 
 Known = tuple[str, dict[str, Any], dict[str, object]]
 """A kind, properties, and rules as what they filter by, by name."""

@@ -16,15 +16,15 @@ from random import Random
 from typing import Any, Final
 
 from tests.support.simulated_loop import SimLoop, SimThread
-from twinbus.amqp.message import Message
-from twinbus.broker.access.claims import RuleSet
-from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.namespace import Namespace
+from twinbus.amqp.message.message import Message
+from twinbus.broker.access.rules import RuleSet
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, pack_record
+from twinbus.broker.namespace.catalogue_plan import Draft
+from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import QUEUE_ID_MAX, EntityRow, PutEntity
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage.interface import QUEUE_ID_MAX, EntityRow, PutEntity
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.errors import StoreFailed, StoreFull, StoreRefused, TwinbusError
 from verification.catalogue_simulation.calls import IDLE_MS, Call, choose
 from verification.catalogue_simulation.checks import Broken, check, check_disk, known_to

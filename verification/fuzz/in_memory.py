@@ -21,15 +21,18 @@ from typing import Any, Final
 
 from tests.support.catalogue_changes import unheard
 from tests.support.simulated_loop import SimLoop, SimThread, Timer
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import RuleDescription, SqlAction, SqlFilter
-from twinbus.broker.entities.topic_description import SubscriptionDescription, TopicDescription
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.access.rules import AuthorizationRule, Claim, RuleSet
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import RuleDescription, SqlAction, SqlFilter
+from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.peer import ClientConnection
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.shared_access import make_token
+from twinbus.broker.server.connection import ClientConnection
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.common.sas_token import make_token
 from verification.fuzz import conversations, grammar
 from verification.fuzz.conversations import Who
 from verification.fuzz.oracle import Meter

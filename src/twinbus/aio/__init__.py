@@ -17,44 +17,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from twinbus.core.classifier import Classifier
-from twinbus.core.failover import Health
-from twinbus.core.rotation import RotationPolicy
-from twinbus.core.ttl_policy import TtlPolicy
-from twinbus.core.watermarks import BacklogThresholds
-from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
+from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
+from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import (
     AccessDenied,
-    ConfigurationError,
-    ConnectionStringError,
-    EntityExists,
-    FilterError,
-    InvalidEntityPath,
-    InvalidMessage,
-    PortTaken,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreRefused,
-    StoreVersionMismatch,
-    TwinbusError,
-)
-from twinbus.message import BrokeredMessage
-from twinbus.pairing.backlog_reader import QueueBacklog
-from twinbus.pairing.clients import MessageSender, QueueClient, SubscriptionClient, TopicClient
-from twinbus.pairing.factory import MessagingFactory
-from twinbus.pairing.health import EntityHealth
-from twinbus.pairing.hosting import SyphonHosting
-from twinbus.pairing.journal import read_journal
-from twinbus.pairing.manager import NamespaceManager
-from twinbus.pairing.occurrence import EventRecord
-from twinbus.pairing.options import (
-    PairedNamespaceOptions,
-    SendAvailabilityPairedNamespaceOptions,
-)
-from twinbus.pairing.receiving import MessageReceiver
-from twinbus.service_errors import (
     AccessRefused,
     AlreadyPaired,
     AuthenticationFailed,
@@ -62,11 +28,17 @@ from twinbus.service_errors import (
     BatchPartlySent,
     CancelImpossible,
     CommunicationError,
+    ConfigurationError,
+    ConnectionStringError,
     EntityDisabled,
+    EntityExists,
     EntityNotFound,
     EnvelopeError,
     FactoryClosed,
     FactoryFaulted,
+    FilterError,
+    InvalidEntityPath,
+    InvalidMessage,
     LinkDetached,
     MessageLockLost,
     MessageNotFound,
@@ -75,6 +47,7 @@ from twinbus.service_errors import (
     NoBacklogQueue,
     OperationTimeout,
     PairingError,
+    PortTaken,
     QuotaExceeded,
     ReservedProperty,
     SendInterrupted,
@@ -83,8 +56,37 @@ from twinbus.service_errors import (
     ServiceInternalError,
     SessionCannotBeLocked,
     SessionLockLost,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreRefused,
+    StoreVersionMismatch,
     TooLargeForBacklog,
+    TwinbusError,
 )
+from twinbus.failover.backlog_alerts import BacklogThresholds
+from twinbus.failover.backlog_rotation import RotationPolicy
+from twinbus.failover.error_classifier import Classifier
+from twinbus.failover.state_machine import Health
+from twinbus.message import BrokeredMessage
+from twinbus.pairing.backlog_monitor import QueueBacklog
+from twinbus.pairing.client.clients import (
+    MessageReceiver,
+    MessageSender,
+    QueueClient,
+    SubscriptionClient,
+    TopicClient,
+)
+from twinbus.pairing.client.factory import MessagingFactory
+from twinbus.pairing.client.namespace_manager import NamespaceManager
+from twinbus.pairing.events import EventRecord, read_journal
+from twinbus.pairing.options import (
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+)
+from twinbus.pairing.routing import EntityHealth
+from twinbus.pairing.syphon_hosting import SyphonHosting
 
 if TYPE_CHECKING:
     from twinbus.drivers.embedded import EmbeddedNamespace

@@ -1,4 +1,8 @@
-"""One AMQP 1.0 connection, either role, without I/O.
+"""The AMQP connection: its state machine and its idle timeout.
+
+Silence on a connection: when to send a heartbeat, and when a peer counts as gone.
+
+One AMQP 1.0 connection, either role, without I/O.
 
     bytes in  --> feed() --> next_events(), frame by frame   (or receive(): all at once)
     calls     --> write() --> take_output() --> bytes out
@@ -6,11 +10,14 @@
 
     header(SASL) -> mechanisms/init/outcome -> header(AMQP) -> open -> sessions -> close
 
-Rule 1: nothing of AMQP is looked at before the SASL exchange is over, and nothing of a session
+Rule 1: it reads no clock; whoever runs the connection says when something was heard or written.
+Rule 2: a peer is told half of the silence that it is given, as AMQP 1.0 section 2.4.5 advises.
+        We keep half of the silence that a peer told us, for the same reason.
+Rule 3: nothing of AMQP is looked at before the SASL exchange is over, and nothing of a session
         before the open.
-Rule 2: whatever the peer sends, next_events() returns events; a violation becomes a close
+Rule 4: whatever the peer sends, next_events() returns events; a violation becomes a close
         frame with a condition and a sentence, and a ConnectionClosed event.
-Rule 3: whoever answers the peer acts on the events of one frame before asking for the next, so
+Rule 5: whoever answers the peer acts on the events of one frame before asking for the next, so
         that the engine never runs ahead of its user.
 """
 
@@ -38,7 +45,6 @@ from twinbus.amqp.frames import (
     FrameBuffer,
     encode_frame,
 )
-from twinbus.amqp.idle import IdleWatch
 from twinbus.amqp.limits import DEFAULT_LIMITS, AmqpLimits, Budget
 from twinbus.amqp.link import wire_error
 from twinbus.amqp.performatives import (
@@ -52,9 +58,59 @@ from twinbus.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from twinbus.amqp.runs import TransferRunReader
 from twinbus.amqp.session import Session
+from twinbus.amqp.transfer_runs import TransferRunReader
 from twinbus.amqp.transfers import TRANSFER_START, decode_transfer
+
+_MS_PER_S = 1_000
+
+
+class IdleWatch:
+    """What one connection knows of its two directions."""
+
+    def __init__(self, idle_timeout_s: float) -> None:
+        self._silence_max_s = idle_timeout_s * 2 or None
+        self._heartbeat_period_s: float | None = None
+        self._heard_at_s: float | None = None
+        self._wrote_at_s: float | None = None
+
+    def remote_says(self, idle_time_out_ms: int | None) -> None:
+        """The peer's open: what it expects to hear at least. None and 0 mean nothing."""
+        if idle_time_out_ms:
+            self._heartbeat_period_s = idle_time_out_ms / _MS_PER_S / 2
+
+    def heard(self, now_s: float) -> None:
+        """Something came from the peer."""
+        self._heard_at_s = now_s
+
+    def wrote(self, now_s: float) -> None:
+        """Something was sent to the peer."""
+        self._wrote_at_s = now_s
+
+    def next_timer_s(self) -> float | None:
+        """When one of the two questions below may change its answer."""
+        times = [
+            at_s + period_s
+            for at_s, period_s in (
+                (self._wrote_at_s, self._heartbeat_period_s),
+                (self._heard_at_s, self._silence_max_s),
+            )
+            if at_s is not None and period_s is not None
+        ]
+        return min(times, default=None)
+
+    def is_peer_gone(self, now_s: float) -> bool:
+        """Nothing was heard for too long."""
+        if self._silence_max_s is None or self._heard_at_s is None:
+            return False
+        return now_s - self._heard_at_s >= self._silence_max_s
+
+    def owes_heartbeat(self, now_s: float) -> bool:
+        """The peer should hear something now."""
+        if self._heartbeat_period_s is None:
+            return False
+        return self._wrote_at_s is None or now_s - self._wrote_at_s >= self._heartbeat_period_s
+
 
 # The smallest frame size AMQP allows a peer to ask for, and the largest SASL frame.
 FRAME_SIZE_BYTES_MIN = 512

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from twinbus.amqp.composites import KINDS, composite, composite_kind, encode_composite
+from twinbus.amqp.codec.composites import KINDS, composite, composite_kind, encode_composite
 
 
 @composite(0x1D, "amqp:error:list", "symbol! string fields")

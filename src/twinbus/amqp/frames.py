@@ -104,7 +104,7 @@ class FrameBuffer:
         return Frame(kind, channel, self._chunk, start + doff * 4, end)
 
     def window(self) -> tuple[bytes, int]:
-        """The bytes at hand and the position of the next frame in them, for runs.py."""
+        """The bytes at hand and the position of the next frame in them, for transfer_runs.py."""
         return self._chunk, self._pos
 
     def advance(self, pos: int) -> None:

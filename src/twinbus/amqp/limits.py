@@ -26,8 +26,9 @@ class AmqpLimits:
 
     compound_count_max: int = 65_536
     """Elements of all lists, maps and arrays in one message together, which is stored and never
-    built: checking as many takes up to 30 ms, in steps of at most 2 ms (see body_steps in scan.py).
-    Frames and requests, which are built, have far fewer (PERFORMATIVE_COUNT_MAX and below)."""
+    built: checking as many takes up to 30 ms, in steps of at most 2 ms (see body_steps in
+    amqp/message/sections.py). Frames and requests, which are built, have far fewer
+    (PERFORMATIVE_COUNT_MAX and below)."""
 
     value_count_max: int = 12_288
     """The same for a message that becomes Python values, with VALUE_COST for each list, map,
@@ -36,7 +37,8 @@ class AmqpLimits:
 
     hashed_key_cost_max: int = 1_024
     """Map keys whose hashes a peer can choose, in one frame or message together: 1,024 numbers of
-    more than a byte, or 64 UUIDs (KEY_COSTS in wire.py). The worst 1,024 take 2 ms."""
+    more than a byte, or 64 UUIDs (KEY_COSTS in amqp/codec/primitives.py). The worst 1,024 take 2
+    ms."""
 
     body_sections_max: int = 4_500
     """Data sections of one body: the messages of a batch. Service Bus takes as many in its

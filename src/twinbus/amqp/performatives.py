@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from twinbus.amqp.composites import (
+from twinbus.amqp.codec.composites import (
     KINDS,
     composite,
     composite_kind,
@@ -26,6 +26,7 @@ from twinbus.amqp.composites import (
     decode_fields,
     encode_composite,
 )
+from twinbus.amqp.codec.types import Array
 from twinbus.amqp.delivery_states import (
     STATE_ABANDONED,
     STATE_ACCEPTED,
@@ -53,7 +54,6 @@ from twinbus.amqp.transfers import (
     encode_disposition,
     encode_transfer,
 )
-from twinbus.amqp.types import Array
 
 __all__ = [
     "ELIDED",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.frames import FRAME_SASL, encode_frame
 from twinbus.amqp.performatives import (
@@ -20,7 +21,6 @@ from twinbus.amqp.performatives import (
     SaslOutcome,
     encode_performative,
 )
-from twinbus.amqp.types import Symbol
 
 _OK: Final = 0
 _REFUSED: Final = 1

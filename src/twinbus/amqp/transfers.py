@@ -1,7 +1,8 @@
 """Transfer and disposition: the two performatives that come by the thousand.
 
-Rule 1: the shapes that peers really send (a short list of small fields) are read by plain.py and
-        written from templates; every other shape goes to the general decoder.
+Rule 1: the shapes that peers really send (a short list of small fields) are read by
+        amqp/codec/fixed_fields.py and written from templates; every other shape goes to the general
+        decoder.
 """
 
 from __future__ import annotations
@@ -10,11 +11,18 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from twinbus.amqp.composites import SPECS, composite, decode_descriptor, decode_fields
+from twinbus.amqp.codec.composites import SPECS, composite, decode_descriptor, decode_fields
+from twinbus.amqp.codec.fixed_fields import (
+    BINARY,
+    BOOLEAN,
+    NOT_PLAIN,
+    STATE,
+    UINT,
+    decode_fixed_fields,
+)
 from twinbus.amqp.delivery_states import DeliveryState
 from twinbus.amqp.errors import DecodeError, EncodeError
 from twinbus.amqp.limits import PERFORMATIVE_COUNT_MAX, Budget
-from twinbus.amqp.plain import BINARY, BOOLEAN, NOT_PLAIN, STATE, UINT, decode_fixed_fields
 
 SHORT_LIST_BYTES_MAX: Final = 255
 

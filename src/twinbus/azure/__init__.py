@@ -7,8 +7,8 @@ from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient    # as
 from __future__ import annotations
 
 # It comes first and says what to install where the SDK is missing.
-import twinbus.drivers.servicebus  # noqa: F401
+import twinbus.drivers.azure_sdk  # noqa: F401
 from twinbus.azure.client import PairedServiceBusClient, PairedServiceBusSender
-from twinbus.azure.pairing_settings import Pairing
+from twinbus.azure.options import Pairing
 
 __all__ = ["PairedServiceBusClient", "PairedServiceBusSender", "Pairing"]

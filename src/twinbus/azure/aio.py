@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, Any, Self
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient
 
-from twinbus.azure.credentials import token_source
-from twinbus.azure.engine import PairConnection
-from twinbus.azure.failures import in_words_of_the_sdk, raise_in_words_of_the_sdk
+from twinbus.azure.errors import in_words_of_the_sdk, raise_in_words_of_the_sdk
 from twinbus.azure.messages import to_outgoing_messages, to_scheduled_messages
-from twinbus.azure.pairing_settings import Pairing, pairing_given
-from twinbus.drivers.servicebus.certificates import with_certificates
+from twinbus.azure.options import Pairing, pairing_given, token_source
+from twinbus.azure.pair_connection import PairConnection
+from twinbus.drivers.azure_sdk.trusted_certificates import with_certificates
 from twinbus.errors import TwinbusError
-from twinbus.pairing.factory import MessagingFactory
-from twinbus.pairing.sending import PairedSender
+from twinbus.pairing.client.factory import MessagingFactory
+from twinbus.pairing.paired_sender import PairedSender
 
 if TYPE_CHECKING:
     from azure.servicebus.aio._servicebus_sender_async import MessageTypes

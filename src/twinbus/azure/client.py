@@ -22,20 +22,20 @@ from weakref import WeakSet
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 
-from twinbus import fork
 from twinbus.azure import aio
-from twinbus.azure.failures import raise_in_words_of_the_sdk
+from twinbus.azure.errors import raise_in_words_of_the_sdk
 from twinbus.azure.messages import fits_one_write, to_outgoing_messages
-from twinbus.azure.pairing_settings import Pairing, pairing_given
-from twinbus.drivers.servicebus.blocking_link import (
+from twinbus.azure.options import Pairing, pairing_given
+from twinbus.common import fork
+from twinbus.drivers.azure_sdk.blocking_link import (
     BlockingLink,
     is_tracing_enabled,
     native_message,
 )
 from twinbus.errors import TwinbusError
 from twinbus.pairing.direct_sender import DirectSender
+from twinbus.sync.blocking_portal import PORTAL, Twin
 from twinbus.sync.factory import MessagingFactory
-from twinbus.sync.portal import PORTAL, Twin
 
 if TYPE_CHECKING:
     from azure.servicebus._servicebus_sender import MessageTypes

@@ -16,12 +16,12 @@ from typing import Any, Final, TypeAlias
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
-from twinbus.core.envelope import check_fits, check_reserved, check_reserved_names
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.servicebus.sealed import encode_native, split_batch
+from twinbus.drivers.azure_sdk.sdk_messages import encode_native, split_batch
+from twinbus.encoding.envelope import check_fits, check_reserved, check_reserved_names
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.message import PROPERTIES_BYTES_MAX
 from twinbus.pairing.direct_sender import ONE_WRITE_BYTES_MAX
-from twinbus.pairing.parcels import MessageAdapter
+from twinbus.pairing.send_execution import MessageAdapter
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
 # A tuple is asked about faster than a union, and this is asked of every message.

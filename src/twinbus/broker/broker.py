@@ -1,4 +1,5 @@
-"""A broker: several namespaces in one process, each on a port of its own (see doors.py).
+"""A broker: several namespaces in one process, each on a port of its own (see
+broker/listener/listeners.py).
 
     async with Broker(BrokerOptions(data_directory=Path("data"))) as broker:
         namespace = await broker.add_namespace(NamespaceSpec("demo", queues=("orders",)))
@@ -14,47 +15,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from types import TracebackType
 
-from twinbus.broker.access.claims import AuthorizationRule, Claim, RuleSet, WhichKey
-from twinbus.broker.access.sas import LOOPBACK_NAMES, Audience
-from twinbus.broker.catalogue_plan import Draft
-from twinbus.broker.config_json import check_namespace_name
-from twinbus.broker.config_topics import SubscriptionConfig
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.filters import RuleDescription
-from twinbus.broker.entities.forwarding import targets_first
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.topic_description import TopicDescription
-from twinbus.broker.entrance import (
+from twinbus.broker.emulator_config import SubscriptionConfig, check_namespace_name
+from twinbus.broker.engine.descriptions import QueueDescription, TopicDescription
+from twinbus.broker.engine.filters import RuleDescription
+from twinbus.broker.engine.forwarding import targets_first
+from twinbus.broker.fairness.loop_turns import Turns
+from twinbus.broker.listener.certificates import CertificateStore, names_for
+from twinbus.broker.listener.listeners import (
     ListenerSet,
-    application_of,
     application_of_broker,
     entrance_of_administration,
     entrance_of_namespace,
-    shown_host,
 )
-from twinbus.broker.faults.board import FaultRegistry
-from twinbus.broker.keys import ROOT_RULE, KeyRing
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.namespace.catalogue_plan import Draft
+from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.purging import Progress, Purged, purge_machine, would_purge
-from twinbus.broker.resetting import reset_namespace
-from twinbus.broker.running_topics import RunningTopics
+from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
 from twinbus.broker.secure_random import SecureRandom
-from twinbus.broker.stopped import StoppedNamespace
-from twinbus.broker.store.datadir import DataDirectory
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Store
-from twinbus.broker.store.sqlite import SqliteStore
-from twinbus.broker.tls.keeper import CertificateStore, names_for
-from twinbus.broker.turns import Turns
-from twinbus.clock import AdjustableClock, Clock, SystemClock
-from twinbus.entity_path import parse_entity_path
+from twinbus.broker.storage.data_directory import DataDirectory, KeyRing
+from twinbus.broker.storage.interface import Store
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.common.clock import AdjustableClock, Clock, SystemClock
 from twinbus.errors import ConfigurationError
 
 logger = logging.getLogger("twinbus.broker")
@@ -74,185 +62,6 @@ class NamespaceSpec:
     """Like the queues; an existing subscription keeps its rules too."""
     tls_port: int | None = None
     """One more port, for TLS alone: 5671 is where clients without the emulator flag go."""
-
-
-class RunningNamespace(RunningTopics):
-    """A namespace with its entrance."""
-
-    def __init__(
-        self, namespace: Namespace, entrance: ListenerSet, host: str, keys: KeyRing
-    ) -> None:
-        super().__init__(namespace)
-        self.entrance = entrance
-        self._keys = keys
-        self.started_at_ms = namespace.now().wall_ms
-        self.port: int = entrance.port
-        self.tls_port: int | None = entrance.tls_port
-        self._shown = shown_host(host)
-        self.endpoint = f"sb://{self._shown}:{self.port}"
-        namespace.audience = replace(
-            audience_of(host),
-            port=self.port,
-            other_ports=frozenset() if self.tls_port is None else frozenset({self.tls_port}),
-        )
-        entrance.reception.http.make_application = partial(application_of, self)
-
-    @property
-    def connection_string(self) -> str:
-        """For the stock SDKs, with the root key: handle it like a password."""
-        return self.connection_string_for(ROOT_RULE)
-
-    @property
-    def tls_connection_string(self) -> str:
-        """The same without the emulator flag: clients then use TLS, and port 5671 for AMQP."""
-        endpoint = f"sb://{self._shown}:{self.tls_port or self.port}"
-        return self.connection_string.replace(self.endpoint, endpoint, 1).replace(
-            "UseDevelopmentEmulator=true;", ""
-        )
-
-    def connection_string_for(self, rule_name: str, queue: str | None = None) -> str:
-        """The connection string of one access rule, of the namespace or of a queue."""
-        rules = self._namespace.rules_for("" if queue is None else parse_entity_path(queue))
-        rule = None if rules is None else rules.find(rule_name)
-        if rule is None:
-            raise ConfigurationError(
-                f"There is no access rule {rule_name!r} here", hint="Add it first"
-            )
-        return (
-            f"Endpoint={self.endpoint};SharedAccessKeyName={rule.name};"
-            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
-        )
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the namespace stopped, if its disk failed."""
-        return self._namespace.failure
-
-    @property
-    def connection_count(self) -> int:
-        return len(self._namespace.peers) + self.entrance.reception.connection_count
-
-    @property
-    def faults(self) -> FaultRegistry:
-        """Failures that can be switched on."""
-        return self._namespace.faults
-
-    # -- queues ---------------------------------------------------------------------------
-
-    def queues(self) -> list[Queue]:
-        return self._namespace.catalogue.queues()
-
-    def queue(self, path: str) -> Queue | None:
-        found = self._namespace.catalogue.find(parse_entity_path(path))
-        return found if found is not None and found.description.kind == "queue" else None
-
-    async def create_queue(self, queue: str | QueueDescription) -> Queue:
-        description = QueueDescription(path=queue) if isinstance(queue, str) else queue
-        return await self._namespace.create_queue(description)
-
-    async def update_queue(self, description: QueueDescription) -> None:
-        await self._namespace.update_queue(self._expect(description.path), description)
-
-    async def delete_queue(self, path: str) -> None:
-        await self._namespace.delete_queue(self._expect(path))
-
-    # -- emptying -------------------------------------------------------------------------
-
-    def has_entity(self, path: str) -> bool:
-        """Whether there is a queue, topic or subscription under that path."""
-        return self._namespace.catalogue.find(parse_entity_path(path)) is not None
-
-    async def purge(
-        self,
-        path: str,
-        *,
-        dead_letters: bool = False,
-        deferred: bool = True,
-        scheduled: bool = True,
-        progress: Progress | None = None,
-    ) -> Purged:
-        """Remove the messages of a queue, subscription or dead-letter queue for good.
-
-        What a receiver holds is left to it; what is sent meanwhile stays.
-        """
-        return await purge_machine(
-            self._namespace,
-            self._machine(path, dead_letters),
-            deferred=deferred,
-            scheduled=scheduled,
-            progress=progress,
-        )
-
-    async def would_purge(
-        self,
-        path: str,
-        *,
-        dead_letters: bool = False,
-        deferred: bool = True,
-        scheduled: bool = True,
-    ) -> Purged:
-        """What ``purge`` would do now; nothing is changed."""
-        machine = self._machine(path, dead_letters)
-        return would_purge(machine, deferred=deferred, scheduled=scheduled)
-
-    async def reset(self, *, keep_entities: bool = False) -> int:
-        """Remove all messages, and all entities unless they are kept; how many those were."""
-        return await reset_namespace(self._namespace, keep_entities=keep_entities)
-
-    def _machine(self, path: str, dead_letters: bool) -> Queue:
-        sub_queue = "dead-letter" if dead_letters else None
-        machine = self._namespace.catalogue.find(parse_entity_path(path), sub_queue)
-        if machine is None:
-            kind = "dead-letter queue of" if dead_letters else "queue or subscription"
-            raise ConfigurationError(
-                f"There is no {kind} {path[:260]!r} in {self.name!r}", hint="Create it first"
-            )
-        return machine
-
-    def _expect(self, path: str) -> Queue:
-        queue = self.queue(path)
-        if queue is None:
-            raise ConfigurationError(
-                f"There is no queue {path!r} in {self.name!r}", hint="Create it first"
-            )
-        return queue
-
-    # -- keys -----------------------------------------------------------------------------
-
-    def add_rule(self, name: str, claims: Claim) -> AuthorizationRule:
-        """A new access rule for the whole namespace, with fresh keys."""
-        rule = AuthorizationRule.generate(name, claims, SystemRandom().randbytes)
-        self._set_rules(self._namespace.rules.with_rule(rule))
-        return rule
-
-    def remove_rule(self, name: str) -> None:
-        """Forget a rule; who used it is cut off at once. One with Manage must remain."""
-        rules = self._namespace.rules.without(name)
-        if not any(Claim.MANAGE in rule.claims for rule in rules):
-            raise ConfigurationError(
-                f"The rule {name!r} is the last one with Manage", hint="Add another one first"
-            )
-        self._set_rules(rules)
-
-    def regenerate_key(self, name: str, which: WhichKey) -> str:
-        """Replace one key, and return the new one; who used the old one is cut off at once."""
-        rules = self._namespace.rules.with_new_key(name, which, SystemRandom().randbytes)
-        self._set_rules(rules)
-        rule = next(rule for rule in rules if rule.name == name)
-        return rule.primary_key if which == "primary" else rule.secondary_key
-
-    def _set_rules(self, rules: RuleSet) -> None:
-        self._keys.replace(self.name, rules)
-        self._namespace.replace_rules(rules)
-
-    @property
-    def access(self) -> Namespace:
-        """What the HTTP side needs to check tokens."""
-        return self._namespace
-
-    async def close(self) -> None:
-        await self.entrance.close()
-        await self._namespace.close()
 
 
 class Broker:
@@ -426,12 +235,6 @@ class Broker:
             self._directory.close()
             self._directory = None
         self.tls.close()
-
-
-def audience_of(host: str) -> Audience:
-    """The names that lead to whoever listens on this host; loopback has no others."""
-    names = LOOPBACK_NAMES | {host.lower()}
-    return Audience(names, 0, any_name=host.lower() not in LOOPBACK_NAMES)
 
 
 def _keeper(options: BrokerOptions) -> CertificateStore:

@@ -10,7 +10,7 @@ from typing import Final
 
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.errors import ConfigurationError
-from twinbus.metering.pruning import check_keep_days
+from twinbus.metering.log_retention import check_keep_days
 
 # A client needs a moment between its attach and what it attaches for.
 IDLE_DETACH_S_MIN: Final = 1.0
@@ -63,8 +63,9 @@ class BrokerOptions:
     A handshake takes milliseconds, so a fleet of thousands comes in through it within a second."""
     tarpit_max: int = 0
     """Of those that were evicted in a flood, so many stay open for some seconds without being
-    served, for each port (tarpit.py). ``serve`` uses the descriptors that are left for it; a
-    broker inside of an application does not know what else needs descriptors, and keeps none."""
+    served, for each port (broker/listener/tarpit.py). ``serve`` uses the descriptors that are left
+    for it; a broker inside of an application does not know what else needs descriptors, and keeps
+    none."""
     links_max: int = 32_768
     """Links of all connections to one namespace. Once there are as many, a key that has its share
     of them opens no more; others still do. 5,000 connections of the Azure SDK, each with

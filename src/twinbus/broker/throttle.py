@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twinbus.amqp.errors import AmqpError, Condition
-from twinbus.broker.entities.partitions import PARTITION_COUNT
-from twinbus.broker.fair_share import Holder, SharedCapacity
+from twinbus.broker.engine.stored_message import PARTITION_COUNT
+from twinbus.broker.fairness.shares import Holder, SharedCapacity
 from twinbus.broker.options import ThrottleThresholds
 
 # With so much waiting for the disk, keys that have their share of it are not read from. It is what

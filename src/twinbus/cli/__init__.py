@@ -17,24 +17,22 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
-from twinbus.cli.backlog import backlog_app
+from twinbus.cli.broker.admin_commands import fault_app, reset
+from twinbus.cli.broker.doctor import doctor
+from twinbus.cli.broker.serve import serve
 from twinbus.cli.cost import cost_app
 from twinbus.cli.demo import demo
-from twinbus.cli.dlq import dlq_app
-from twinbus.cli.doctor import doctor
-from twinbus.cli.emptying import reset
-from twinbus.cli.fault import fault_app
-from twinbus.cli.key import key_app
-from twinbus.cli.pair_orders import pair_app
-from twinbus.cli.preflight import preflight
-from twinbus.cli.queue import queue_app
-from twinbus.cli.receive import peek, receive
-from twinbus.cli.rule import rule_app
-from twinbus.cli.send import send
-from twinbus.cli.serve import serve
-from twinbus.cli.subscription import subscription_app
-from twinbus.cli.syphon_control import syphon_app
-from twinbus.cli.topic import topic_app
+from twinbus.cli.entities.key import key_app
+from twinbus.cli.entities.queue import queue_app
+from twinbus.cli.entities.rule import rule_app
+from twinbus.cli.entities.subscription import subscription_app
+from twinbus.cli.entities.topic import topic_app
+from twinbus.cli.messages.dead_letters import dlq_app
+from twinbus.cli.messages.receive import peek, receive
+from twinbus.cli.messages.send import send
+from twinbus.cli.pair.backlog import backlog_app
+from twinbus.cli.pair.commands import pair_app, preflight
+from twinbus.cli.syphon.commands import syphon_app
 from twinbus.errors import ConfigurationError, EntityExists, PortTaken, TwinbusError
 
 EXIT_FAILED = 1

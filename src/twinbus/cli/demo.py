@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.quantities import rate_per_s
-from twinbus.cli.tables import show_table
-from twinbus.durations import seconds
+from twinbus.cli.shared.output import show_table
+from twinbus.cli.shared.values import rate_per_s
+from twinbus.common.durations import seconds
 
 __all__ = ["demo"]
 
@@ -42,11 +42,11 @@ def demo(
 
     Exit codes: 0 nothing was lost, unexpected or failed, 1 something was, 2 wrong usage.
     """
-    from twinbus.demo.plan import DemoScenario
+    from twinbus.demo.scenario import DemoScenario
 
     plan = DemoScenario(seed=seed, outage_s=seconds(outage), rate_per_s=float(rate_per_s(rate)))
     # What runs the demo: the drivers and the pairing, which a wrong option need not wait for.
-    from twinbus.demo.run import run_demo
+    from twinbus.demo.outage import run_demo
 
     result = run_demo(plan, keep)
     if as_json:

@@ -16,11 +16,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from twinbus.argument_types import type_shown
-from twinbus.connection_string import ConnectionString
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import AuthenticationFailed
-from twinbus.shared_access import TOKEN_PREFIX, make_token
+from twinbus.common.argument_types import type_shown
+from twinbus.common.connection_string import ConnectionString
+from twinbus.common.sas_token import TOKEN_PREFIX, make_token
+from twinbus.errors import AuthenticationFailed, ConfigurationError
 
 __all__ = [
     "AccessToken",

@@ -22,14 +22,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
-from twinbus.broker.loop_thread import LoopThread
+from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions, ThrottleThresholds
-from twinbus.broker.store.datadir import write_private
-from twinbus.clock import Clock
-from twinbus.connection_string import parse_connection_string
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.broker.storage.data_directory import write_private
+from twinbus.common.clock import Clock
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.common.event_loop import LoopThread
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import Driver, NamespaceAddress
+from twinbus.drivers.interface import Driver, NamespaceAddress
 from twinbus.errors import ConfigurationError
 
 __all__ = ["EmbeddedNamespace"]

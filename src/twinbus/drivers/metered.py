@@ -17,10 +17,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from twinbus.core.costs import Operation
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.drivers.port import Driver, LinkProperties, NextSession, ReceiveMode, Receiver, Sender
-from twinbus.metering.client_books import ClientMeter
+from twinbus.cost.units import Operation
+from twinbus.drivers.interface import (
+    Driver,
+    LinkProperties,
+    NextSession,
+    ReceiveMode,
+    Receiver,
+    Sender,
+)
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.metering.client_meter import ClientMeter
 
 __all__ = ["MeteredDriver", "MeteredSender", "metered_sender"]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Final
 
-from twinbus.connection_string import ConnectionString
-from twinbus.core.pair_mark import address_in, pair_mark
-from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import NamespaceAddress
-from twinbus.entity_path import BacklogPath, parse_entity_path
+from twinbus.common.connection_string import ConnectionString
+from twinbus.common.entity_path import BacklogPath, parse_entity_path
+from twinbus.drivers.administration import QueueProperties
+from twinbus.drivers.interface import NamespaceAddress
+from twinbus.encoding.pair_mark import address_in, pair_mark
 from twinbus.errors import ConfigurationError
 
 __all__ = [
@@ -116,7 +116,7 @@ def _host(address: NamespaceAddress) -> str:
 
 
 def owner_address(address: NamespaceAddress) -> str:
-    """A primary's address as marks spell it: see core.pair_mark for what counts."""
+    """A primary's address as marks spell it: see encoding.pair_mark for what counts."""
     host = _host(address)
     return host if address.port in USUAL_PORTS else f"{host}:{address.port}"
 

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from twinbus.core.envelope_batches import BATCH_ENVELOPE_BYTES_MAX, size_in_batch
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import Sender, note_unsent
-from twinbus.service_errors import (
+from twinbus.drivers.interface import Sender, note_unsent
+from twinbus.encoding.batching import BATCH_ENVELOPE_BYTES_MAX, size_in_batch
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,

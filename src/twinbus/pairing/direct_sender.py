@@ -13,7 +13,7 @@ Rule 2: a thread announces itself before it asks. The loop changes the health be
         threads to interrupt (P22). So either the thread sees the change, or the loop the thread.
 Rule 3: one thread at a time has the link. The others do not wait for it: they use the loop.
 Rule 4: the link is opened by a thread that nobody waits for, and closed in silence when it fails.
-Rule 5: it belongs to one process: who is forked has another one (``twinbus.fork``).
+Rule 5: it belongs to one process: who is forked has another one (``twinbus.common.fork``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from twinbus.core.failover import Health
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.sending import first_attempt_s
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import CommunicationError, LinkDetached, ServiceError
+from twinbus.failover.send_decision import first_attempt_s
+from twinbus.failover.state_machine import Health
+from twinbus.pairing.paired_sender import PairedSender, checked_timeout_s
 from twinbus.pairing.routing import Entity, SendRouter
-from twinbus.pairing.sending import PairedSender, checked_timeout_s
-from twinbus.service_errors import CommunicationError, LinkDetached, ServiceError
 
 __all__ = ["ONE_WRITE_BYTES_MAX", "DirectSender", "MessageLink"]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from twinbus.durations import seconds
+from twinbus.common.durations import seconds
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.hosting import SyphonHosting
+from twinbus.pairing.syphon_hosting import SyphonHosting
 
 __all__ = ["PAIR_OPTIONS", "options_in", "variable_of"]
 

@@ -18,22 +18,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from twinbus.argument_types import check_type
-from twinbus.core.classifier import Classifier
-from twinbus.core.envelope import TtlPolicy
-from twinbus.core.rotation import RotationPolicy
-from twinbus.core.watermarks import BacklogThresholds
-from twinbus.entity_path import parse_entity_path
+from twinbus.common.argument_types import check_type
+from twinbus.common.entity_path import parse_entity_path
+from twinbus.encoding.envelope import TtlPolicy
 from twinbus.errors import ConfigurationError
-from twinbus.metering.pruning import check_keep_days
-from twinbus.pairing.hosting import SyphonHosting
-from twinbus.pairing.occurrence import check_listener
+from twinbus.failover.backlog_alerts import BacklogThresholds
+from twinbus.failover.backlog_rotation import RotationPolicy
+from twinbus.failover.error_classifier import Classifier
+from twinbus.metering.log_retention import check_keep_days
+from twinbus.pairing.events import check_listener
 from twinbus.pairing.option_variables import options_in
+from twinbus.pairing.syphon_hosting import SyphonHosting
 
 if TYPE_CHECKING:
-    from twinbus.pairing.factory import MessagingFactory
-    from twinbus.pairing.manager import NamespaceManager
-    from twinbus.pairing.occurrence import EventRecord
+    from twinbus.pairing.client.factory import MessagingFactory
+    from twinbus.pairing.client.namespace_manager import NamespaceManager
+    from twinbus.pairing.events import EventRecord
 
 Interval: TypeAlias = timedelta | float
 PingMode: TypeAlias = Literal["message", "attach"]
@@ -165,8 +165,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     @staticmethod
     def _partner_types() -> tuple[type, type]:
         # They use the options themselves.
-        from twinbus.pairing.factory import MessagingFactory
-        from twinbus.pairing.manager import NamespaceManager
+        from twinbus.pairing.client.factory import MessagingFactory
+        from twinbus.pairing.client.namespace_manager import NamespaceManager
 
         return NamespaceManager, MessagingFactory
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from twinbus.core.claim_watch import LISTEN
-from twinbus.core.events import (
+from twinbus.errors import NoBacklogQueue
+from twinbus.failover.events import (
     BacklogUnreachable,
     ClaimMissing,
     DeadLettered,
@@ -26,7 +26,8 @@ from twinbus.core.events import (
     SyphonStalled,
     error_summary,
 )
-from twinbus.core.lifecycle import (
+from twinbus.failover.missing_claims import LISTEN
+from twinbus.failover.pair_lifecycle import (
     CLOSE_WINDOW_S,
     CloseFactory,
     Effect,
@@ -36,17 +37,15 @@ from twinbus.core.lifecycle import (
     StopPings,
     StopSyphon,
 )
-from twinbus.pairing.backlog_reader import BacklogReader
-from twinbus.pairing.completion import Completion
-from twinbus.pairing.orders import OperatorCommandWatcher
+from twinbus.pairing.backlog_monitor import BacklogMonitor, BacklogReader
+from twinbus.pairing.operator_commands import OperatorCommandWatcher
+from twinbus.pairing.pair_completion import Completion
 from twinbus.pairing.pinger import Pinger
 from twinbus.pairing.routing import Backlog, SendRouter
-from twinbus.pairing.watch import BacklogMonitor
-from twinbus.service_errors import NoBacklogQueue
 
 if TYPE_CHECKING:
-    from twinbus.pairing.factory import MessagingFactory
-    from twinbus.pairing.hosting import HostedSyphon
+    from twinbus.pairing.client.factory import MessagingFactory
+    from twinbus.pairing.syphon_hosting import HostedSyphon
 
 __all__ = ["Pair"]
 

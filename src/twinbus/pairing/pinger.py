@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 from uuid import uuid4
 
-from twinbus.core.envelope import ping
-from twinbus.core.events import Event, PingPrimary, error_summary
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import Driver, Sender
+from twinbus.drivers.interface import Driver, Sender
+from twinbus.encoding.envelope import ping
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import AccessRefused, AuthenticationFailed, EntityNotFound
+from twinbus.failover.events import Event, PingPrimary, error_summary
 from twinbus.pairing.options import PingMode
 from twinbus.pairing.routing import SendRouter
-from twinbus.service_errors import AccessRefused, AuthenticationFailed, EntityNotFound
 
 __all__ = ["Pinger"]
 

@@ -17,27 +17,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from twinbus.drivers.management import QueueProperties
-from twinbus.drivers.port import Driver, LinkProperties
-from twinbus.errors import EntityExists
-from twinbus.pairing.backlog_queues import (
-    PropertyDrift,
-    backlog_paths,
-    backlog_queue,
-    drift_of,
-    unsafe_property,
-)
-from twinbus.pairing.few_at_once import bounded_gather
-from twinbus.service_errors import (
+from twinbus.common.event_loop import bounded_gather
+from twinbus.drivers.administration import QueueProperties
+from twinbus.drivers.interface import Driver, LinkProperties
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
+    EntityExists,
     EntityNotFound,
     NoBacklogQueue,
     OperationTimeout,
     ServerBusy,
     ServiceError,
     ServiceInternalError,
+)
+from twinbus.pairing.backlog_queues import (
+    PropertyDrift,
+    backlog_paths,
+    backlog_queue,
+    drift_of,
+    unsafe_property,
 )
 
 __all__ = ["BacklogManager", "Missing", "Provisioned", "open_links", "provision"]

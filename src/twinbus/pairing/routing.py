@@ -1,8 +1,14 @@
-"""Where the sends of a factory go, and what is known about its entities.
+"""Where a send goes, the health of the entities, and who is told about changes of it.
+
+Wakes everybody who waits in a factory, whenever something has changed there.
+
+Where the sends of a factory go, and what is known about its entities.
 
     unpaired   every entity is held at home: retries, and otherwise nothing but the driver
     waiting    as unpaired, until the secondary answers (P19)
     paired     one failover machine for each entity, one rotation for all senders
+
+What a factory says about its entities: one frozen value for each (P16).
 
 Rule 1: all senders of a factory share one routing; pairing replaces it as a whole, so a send
         sees either the old one or the new one. A pair that was waiting is completed in place, so
@@ -18,27 +24,69 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from twinbus.core.classifier import PrimaryErrorClass
-from twinbus.core.events import BacklogReady, Diverted, Event, Restored
-from twinbus.core.failover import EntityFailover, FailoverPolicy, Health
-from twinbus.core.retry import RetryPolicy
-from twinbus.core.rotation import BacklogRotation
-from twinbus.core.sending import CredentialHistory, SendPolicy
-from twinbus.drivers.port import Driver, LinkProperties, may_have_left
-from twinbus.entity_path import parse_entity_path
-from twinbus.pairing.hub import EventHub
+from twinbus.common.entity_path import parse_entity_path
+from twinbus.drivers.interface import Driver, LinkProperties, may_have_left
+from twinbus.errors import SendInterrupted, ServiceError
+from twinbus.failover.backlog_rotation import BacklogRotation
+from twinbus.failover.backoff import RetryPolicy
+from twinbus.failover.error_classifier import PrimaryErrorClass
+from twinbus.failover.events import BacklogReady, Diverted, Event, Restored
+from twinbus.failover.send_decision import CredentialHistory, SendPolicy
+from twinbus.failover.state_machine import EntityFailover, FailoverPolicy, Health
+from twinbus.pairing.client.call_tracker import DirectLink
+from twinbus.pairing.events import EventHub, utc_at
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing.pulse import ChangeNotifier
-from twinbus.pairing.standing import DirectLink
-from twinbus.service_errors import SendInterrupted, ServiceError
 
-__all__ = ["ALL_PATHS", "Backlog", "Command", "Entity", "SendRouter"]
+__all__ = [
+    "ALL_PATHS",
+    "Backlog",
+    "ChangeNotifier",
+    "Command",
+    "Entity",
+    "EntityHealth",
+    "SendRouter",
+    "health_of",
+]
+
+
+class ChangeNotifier:
+    """Who waits asks again when it rings; nothing else is told."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def notify(self) -> None:
+        """Something has changed: look again."""
+        # Each is woken once: many rings in a row, with many who wait, would be work for nothing.
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            _wake(waiter)
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Return at the next ring, or when the time is up."""
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(max(timeout_s, 0.0), _wake, waiter)
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+            if timer is not None:
+                timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
 
 ALL_PATHS: Final = "*"
 """Every entity of the factory, those included that it has not used yet."""
@@ -278,3 +326,64 @@ class SendRouter:
                 self.outage = ""  # One entity that came home: the primary can be contacted.
             self.hub.publish(events)
             self.notifier.notify()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityHealth:
+    """One queue or topic, as this factory knows it."""
+
+    path: str
+    state: Health
+    is_diverted: bool
+    """Whether sends go to the backlog now."""
+    since: datetime | None
+    """When the state last changed; None if it never did."""
+    reason: str
+    epoch: int
+    """How often it was diverted."""
+    sends_under_way: int
+    messages_diverted: int
+    """Messages that this factory has put into the backlog for it."""
+    last_error: str
+    """The last attempt that failed, at the primary or in the backlog."""
+    last_ping_error: str
+    """What the last ping of a diverted entity met; empty when it succeeded (P23)."""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """The backlog queues that no sender of the factory uses now, each with the reason."""
+    backlog_error: str = ""
+    """Why the pair has no backlog yet, or nothing: until then no send can be diverted (P19)."""
+
+
+def health_of(path: str, routing: SendRouter) -> EntityHealth:
+    """Also of an entity that was not used yet."""
+    entity, withdrawn = routing.entities.get(path), routing.rules.rotation.withdrawn_reasons
+    if entity is None:
+        return EntityHealth(
+            path=path,
+            state=Health.HEALTHY,
+            is_diverted=False,
+            since=None,
+            reason="",
+            epoch=0,
+            sends_under_way=0,
+            messages_diverted=0,
+            last_error="",
+            last_ping_error="",
+            withdrawn=withdrawn,
+            backlog_error=routing.backlog_error,
+        )
+    failover = entity.failover
+    return EntityHealth(
+        path=path,
+        state=failover.health,
+        is_diverted=failover.is_diverted,
+        since=utc_at(failover.since_s) if failover.since_s else None,
+        reason=failover.reason,
+        epoch=failover.epoch,
+        sends_under_way=entity.sends_under_way + len(entity.direct),
+        messages_diverted=entity.messages_diverted,
+        last_error=entity.last_error,
+        last_ping_error=failover.last_ping_error,
+        withdrawn=withdrawn,
+        backlog_error=routing.backlog_error,
+    )

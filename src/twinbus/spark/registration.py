@@ -1,9 +1,15 @@
-"""Makes the connector known to a session, and the session careful with its options.
+"""register(): the data sources of twinbus in a session, and what Spark must not show.
+
+What Spark must not show: the settings that make it hide our secrets.
+
+Makes the connector known to a session, and the session careful with its options.
 
 Spark finds the connector by itself where twinbus is installed (see pyspark_servicebus), when the
 first data source is looked up; register() does it for a session at once and hides secrets, too.
 It also asks whether Spark's processes can import twinbus: otherwise every load() would fail with
 their tracebacks.
+
+Rule 1: references (connectionStringEnv, …File) stay readable: they say which secret, not what.
 """
 
 from __future__ import annotations
@@ -12,13 +18,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.redaction import OPTIONS_REGEX, STRING_REGEX, with_ours
-from twinbus.spark.worker_python import check_workers
+from twinbus.spark.runtime.worker_check import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["OPTIONS_REGEX", "STRING_REGEX", "register", "with_ours"]
+
+_CORE: Final = r"(?i)secret|password|token|access[.]?key"
+"""Spark's own default for its properties."""
+KEYS: Final = r"connection_?string$|shared_?access"
+PROPERTIES_REGEX: Final = f"{_CORE}|{KEYS}"
+"""``spark.redaction.regex``: properties and environment variables, by name or value."""
+OPTIONS_REGEX: Final = f"(?i)url|secret|password|{KEYS}"
+"""``spark.sql.redaction.options.regex``: options of a data source; Spark's own word is url."""
+STRING_REGEX: Final = (
+    r"(?i)shared_?access_?(key|signature)\s*=[^;,\s\])}\"']+|\bsig=[^&;,\s\])}\"']+"
+)
+"""``spark.sql.redaction.string.regex``: any text of a plan."""
+
+
+def with_ours(theirs: str | None, ours: str) -> str:
+    """Both expressions; what a user hides stays hidden."""
+    if not theirs or ours in theirs:
+        return theirs or ours
+    return f"({theirs})|({ours})"
+
 
 _HIDDEN: Final = {
     "spark.sql.redaction.options.regex": OPTIONS_REGEX,
@@ -32,7 +57,7 @@ def register(spark: SparkSession) -> None:
     Raises ConfigurationError when Spark's Python cannot import twinbus.
     """
     try:
-        source = import_module("twinbus.spark.connector.source").ServiceBusDataSource
+        source = import_module("twinbus.spark.connector.data_source").ServiceBusDataSource
     except ImportError as error:
         raise ConfigurationError(
             f"the connector needs {error.name}, which is not installed",

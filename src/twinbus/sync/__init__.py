@@ -4,8 +4,8 @@
 
     primary = twinbus.MessagingFactory.from_connection_string(primary_text)
 
-Everything here holds its async twin and goes through one door (portal.py) to the loop on which
-that lives: there is one implementation.
+Everything here holds its async twin and goes through one door (blocking_portal.py) to the loop on
+which that lives: there is one implementation.
 """
 
 from __future__ import annotations
@@ -13,37 +13,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from twinbus.core.classifier import Classifier
-from twinbus.core.failover import Health
-from twinbus.core.rotation import RotationPolicy
-from twinbus.core.ttl_policy import TtlPolicy
-from twinbus.core.watermarks import BacklogThresholds
-from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
+from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
+from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import (
     AccessDenied,
-    ConfigurationError,
-    ConnectionStringError,
-    EntityExists,
-    FilterError,
-    InvalidEntityPath,
-    InvalidMessage,
-    PortTaken,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreRefused,
-    StoreVersionMismatch,
-    TwinbusError,
-)
-from twinbus.message import BrokeredMessage
-from twinbus.pairing.backlog_reader import QueueBacklog
-from twinbus.pairing.health import EntityHealth
-from twinbus.pairing.hosting import SyphonHosting
-from twinbus.pairing.journal import read_journal
-from twinbus.pairing.occurrence import EventRecord
-from twinbus.pairing.options import PairedNamespaceOptions
-from twinbus.service_errors import (
     AccessRefused,
     AlreadyPaired,
     AuthenticationFailed,
@@ -51,11 +24,17 @@ from twinbus.service_errors import (
     BatchPartlySent,
     CancelImpossible,
     CommunicationError,
+    ConfigurationError,
+    ConnectionStringError,
     EntityDisabled,
+    EntityExists,
     EntityNotFound,
     EnvelopeError,
     FactoryClosed,
     FactoryFaulted,
+    FilterError,
+    InvalidEntityPath,
+    InvalidMessage,
     LinkDetached,
     MessageLockLost,
     MessageNotFound,
@@ -64,6 +43,7 @@ from twinbus.service_errors import (
     NoBacklogQueue,
     OperationTimeout,
     PairingError,
+    PortTaken,
     QuotaExceeded,
     ReservedProperty,
     SendInterrupted,
@@ -72,17 +52,34 @@ from twinbus.service_errors import (
     ServiceInternalError,
     SessionCannotBeLocked,
     SessionLockLost,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreRefused,
+    StoreVersionMismatch,
     TooLargeForBacklog,
+    TwinbusError,
 )
+from twinbus.failover.backlog_alerts import BacklogThresholds
+from twinbus.failover.backlog_rotation import RotationPolicy
+from twinbus.failover.error_classifier import Classifier
+from twinbus.failover.state_machine import Health
+from twinbus.message import BrokeredMessage
+from twinbus.pairing.backlog_monitor import QueueBacklog
+from twinbus.pairing.events import EventRecord, read_journal
+from twinbus.pairing.options import PairedNamespaceOptions
+from twinbus.pairing.routing import EntityHealth
+from twinbus.pairing.syphon_hosting import SyphonHosting
 from twinbus.sync.clients import (
     MessageReceiver,
     MessageSender,
+    NamespaceManager,
     QueueClient,
     SubscriptionClient,
     TopicClient,
 )
 from twinbus.sync.factory import MessagingFactory, SendAvailabilityPairedNamespaceOptions
-from twinbus.sync.manager import NamespaceManager
 
 if TYPE_CHECKING:
     from twinbus.drivers.embedded import EmbeddedNamespace

@@ -1,4 +1,8 @@
-"""Senders and receivers that block: the async ones, through the portal.
+"""The blocking clients, and the blocking NamespaceManager.
+
+Senders and receivers that block: the async ones, through the portal.
+
+NamespaceManager that blocks: the async one, through the portal.
 
 Rule 1: a class here holds its async twin and adds nothing but the way through the door; what a
         method does is said there. A busy sender of a healthy entity needs no door: it sends on the
@@ -11,18 +15,33 @@ Rule 3: a forked child gets another twin with its first call. What the parent ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from twinbus import aio
-from twinbus.core.parcel import OutgoingMessage
+from twinbus.drivers.administration import (
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from twinbus.drivers.credentials import Credential, IdentityCredential
+from twinbus.drivers.interface import NamespaceAddress
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.message import BrokeredMessage
-from twinbus.pairing.clients import to_outgoing_message
+from twinbus.pairing.client.clients import LockHandle, to_outgoing_message
+from twinbus.pairing.client.namespace_manager import DEFAULT_TIMEOUT_S
 from twinbus.pairing.direct_sender import DirectSender
-from twinbus.pairing.receiving import LockHandle
-from twinbus.sync.portal import PORTAL, Twin
+from twinbus.sync.blocking_portal import PORTAL, Twin
 
-__all__ = ["MessageReceiver", "MessageSender", "QueueClient", "SubscriptionClient", "TopicClient"]
+__all__ = [
+    "MessageReceiver",
+    "MessageSender",
+    "NamespaceManager",
+    "QueueClient",
+    "SubscriptionClient",
+    "TopicClient",
+]
 
 
 class _Closes:
@@ -219,3 +238,122 @@ def _blocking(message: BrokeredMessage) -> BrokeredMessage:
     if isinstance(message.held, LockHandle):
         message.held = _BlockingHeld(message.held.receiver, message.held.delivered)
     return message
+
+
+class NamespaceManager:
+    """The entities of one namespace. Every call needs the claim Manage."""
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Credential | IdentityCredential,
+        *,
+        namespace_name: str | None = None,
+        administration_port: int | None = None,
+        ca_file: str | Path | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.twin = aio.NamespaceManager(
+            fully_qualified_namespace,
+            credential,
+            namespace_name=namespace_name,
+            administration_port=administration_port,
+            ca_file=ca_file,
+            timeout_s=timeout_s,
+        )
+
+    @classmethod
+    def of(cls, twin: aio.NamespaceManager) -> Self:
+        """The sync face of a manager that lives on the loop."""
+        made = cls.__new__(cls)
+        made.twin = twin
+        return made
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        connection_string: str,
+        *,
+        namespace_name: str | None = None,
+        administration_port: int | None = None,
+        ca_file: str | Path | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Self:
+        """A manager with the key or the signature of a connection string."""
+        return cls.of(
+            aio.NamespaceManager.from_connection_string(
+                connection_string,
+                namespace_name=namespace_name,
+                administration_port=administration_port,
+                ca_file=ca_file,
+                timeout_s=timeout_s,
+            )
+        )
+
+    @property
+    def address(self) -> NamespaceAddress:
+        return self.twin.address
+
+    def namespace_name(self) -> str:
+        """What the namespace calls itself."""
+        return PORTAL.call(self.twin.namespace_name())
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def get_queue(self, path: str) -> QueueProperties:
+        return PORTAL.call(self.twin.get_queue(path))
+
+    def queue_exists(self, path: str) -> bool:
+        return PORTAL.call(self.twin.queue_exists(path))
+
+    def create_queue(self, queue: str | QueueProperties) -> QueueProperties:
+        return PORTAL.call(self.twin.create_queue(queue))
+
+    def delete_queue(self, path: str) -> None:
+        PORTAL.call(self.twin.delete_queue(path))
+
+    def get_queues(self, prefix: str = "") -> Iterator[QueueProperties]:
+        return PORTAL.iterate(self.twin.get_queues(prefix))
+
+    # -- topics and subscriptions -------------------------------------------------------------
+
+    def get_topic(self, path: str) -> TopicProperties:
+        return PORTAL.call(self.twin.get_topic(path))
+
+    def topic_exists(self, path: str) -> bool:
+        return PORTAL.call(self.twin.topic_exists(path))
+
+    def create_topic(self, topic: str | TopicProperties) -> TopicProperties:
+        return PORTAL.call(self.twin.create_topic(topic))
+
+    def delete_topic(self, path: str) -> None:
+        PORTAL.call(self.twin.delete_topic(path))
+
+    def get_topics(self, prefix: str = "") -> Iterator[TopicProperties]:
+        return PORTAL.iterate(self.twin.get_topics(prefix))
+
+    def get_subscription(self, topic: str, name: str) -> SubscriptionProperties:
+        return PORTAL.call(self.twin.get_subscription(topic, name))
+
+    def subscription_exists(self, topic: str, name: str) -> bool:
+        return PORTAL.call(self.twin.subscription_exists(topic, name))
+
+    def create_subscription(
+        self, topic: str | SubscriptionProperties, name: str = ""
+    ) -> SubscriptionProperties:
+        return PORTAL.call(self.twin.create_subscription(topic, name))
+
+    def delete_subscription(self, topic: str, name: str) -> None:
+        PORTAL.call(self.twin.delete_subscription(topic, name))
+
+    def get_subscriptions(self, topic: str) -> Iterator[SubscriptionProperties]:
+        return PORTAL.iterate(self.twin.get_subscriptions(topic))
+
+    def close(self) -> None:
+        PORTAL.call(self.twin.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -17,30 +17,29 @@ from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
 from twinbus import aio
-from twinbus.core.envelope import check_reserved_names
-from twinbus.core.parcel import OutgoingMessage
+from twinbus.drivers.administration import AdministrationClient
 from twinbus.drivers.credentials import Credential, IdentityCredential
-from twinbus.drivers.management import AdministrationClient
-from twinbus.drivers.port import Driver, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.drivers.interface import Driver, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.encoding.envelope import check_reserved_names
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.backlog_reader import QueueBacklog
+from twinbus.pairing.backlog_monitor import QueueBacklog
+from twinbus.pairing.client.environment import Role
+from twinbus.pairing.client.factory_options import FactoryOptions
 from twinbus.pairing.direct_sender import ONE_WRITE_BYTES_MAX, DirectSender
-from twinbus.pairing.environment import Role
-from twinbus.pairing.factory_options import FactoryOptions
-from twinbus.pairing.health import EntityHealth
-from twinbus.pairing.hub import Listener
-from twinbus.pairing.occurrence import EventRecord
+from twinbus.pairing.events import EventRecord, Listener
 from twinbus.pairing.options import Interval
+from twinbus.pairing.routing import EntityHealth
+from twinbus.sync.blocking_portal import PORTAL, Twin
 from twinbus.sync.clients import (
     MessageReceiver,
     MessageSender,
+    NamespaceManager,
     QueueClient,
     SenderEnds,
     SubscriptionClient,
     TopicClient,
 )
-from twinbus.sync.manager import NamespaceManager
-from twinbus.sync.portal import PORTAL, Twin
 
 __all__ = ["MessagingFactory", "SendAvailabilityPairedNamespaceOptions"]
 

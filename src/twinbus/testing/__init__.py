@@ -1,14 +1,14 @@
 """A Service Bus for your tests: fixtures for pytest, and the same without pytest.
 
-def test_an_order_is_shipped(servicebus):
-    queue = servicebus.queue("orders")
-    with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
-        ...
+    def test_an_order_is_shipped(servicebus):
+        queue = servicebus.queue("orders")
+        with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
+            ...
 
-background.py   a broker on a thread of its own
-bus.py          one clean namespace: queues, topics, counts, outages, time
-served.py       a broker in a process of its own, which can be killed
-plugin.py       the fixtures ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``
+background_broker    a broker on a thread of its own
+namespaces           one clean namespace: queues, topics, counts, outages, time
+broker_process       a broker in a process of its own, which can be killed
+plugin               the fixtures ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from twinbus.testing.background import BackgroundBroker
-    from twinbus.testing.bus import EntityName, NamespaceFixture, NamespacePairFixture
+    from twinbus.testing.background_broker import BackgroundBroker
+    from twinbus.testing.namespaces import EntityName, NamespaceFixture, NamespacePairFixture
 
 __all__ = ["BackgroundBroker", "EntityName", "NamespaceFixture", "NamespacePairFixture"]
 
 _HOMES = {
-    "BackgroundBroker": "twinbus.testing.background",
-    "NamespaceFixture": "twinbus.testing.bus",
-    "NamespacePairFixture": "twinbus.testing.bus",
-    "EntityName": "twinbus.testing.bus",
+    "BackgroundBroker": "twinbus.testing.background_broker",
+    "NamespaceFixture": "twinbus.testing.namespaces",
+    "NamespacePairFixture": "twinbus.testing.namespaces",
+    "EntityName": "twinbus.testing.namespaces",
 }
 
 

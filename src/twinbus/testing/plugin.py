@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from twinbus.testing.background import BackgroundBroker
-    from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
+    from twinbus.testing.background_broker import BackgroundBroker
+    from twinbus.testing.namespaces import NamespaceFixture, NamespacePairFixture
 
 
 @pytest.fixture(scope="session")
 def servicebus_broker() -> Iterator[BackgroundBroker]:
     """One broker for the whole run (with pytest-xdist: one for each worker)."""
-    from twinbus.testing.background import BackgroundBroker
+    from twinbus.testing.background_broker import BackgroundBroker
 
     with BackgroundBroker() as broker:
         yield broker

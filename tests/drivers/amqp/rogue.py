@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from twinbus.amqp.codec.types import Int
 from twinbus.amqp.connection import Connection, ConnectionOptions, Role
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.events import (
@@ -25,9 +26,9 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.link import ReceiverLink, SenderLink
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import Disposition
-from twinbus.amqp.sections import AmqpValue, Message, Properties
-from twinbus.amqp.types import Int
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions
 
 NODE_CREDIT = 100

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.drivers.parcels import parcel
-from twinbus.amqp.sections import Message, Properties
-from twinbus.core.envelope import split_to_fit
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.amqp.batches import FORMAT_BATCH, FORMAT_MESSAGE, encode_delivery
-from twinbus.service_errors import MessageRefused
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.drivers.amqp.batching import FORMAT_BATCH, FORMAT_MESSAGE, encode_delivery
+from twinbus.encoding.envelope import split_to_fit
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import MessageRefused
 
 
 def test_one_message_travels_as_it_is() -> None:

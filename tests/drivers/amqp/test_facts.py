@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cpu_time import cpu_s
-from twinbus.amqp.sections import Header, Message, Properties
-from twinbus.amqp.types import Long, Symbol, Timestamp
-from twinbus.drivers.amqp.facts import FactReader
+from twinbus.amqp.codec.types import Long, Symbol, Timestamp
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.drivers.amqp.delivery_metadata import FactReader
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(-(2**62), 2**62).map(Timestamp)

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.drivers.parcels import parcel
-from twinbus.broker.access.claims import Claim
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
+from twinbus.broker.access.rules import Claim
+from twinbus.broker.broker import Broker, NamespaceSpec
 from twinbus.broker.options import BrokerOptions
+from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.amqp.authority import TokenRefresher
-from twinbus.service_errors import AccessRefused, AuthenticationFailed, LinkDetached
+from twinbus.drivers.amqp.token_refresh import TokenRefresher
+from twinbus.errors import AccessRefused, AuthenticationFailed, LinkDetached
 
 SOON_S = 20.0
 RULE = "RootManageSharedAccessKey"

@@ -11,7 +11,7 @@ from tests.drivers.amqp.rogue import Rogue
 from tests.drivers.parcels import parcel
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.service_errors import CommunicationError, OperationTimeout
+from twinbus.errors import CommunicationError, OperationTimeout
 
 SOON_S = 20.0
 

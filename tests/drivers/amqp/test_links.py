@@ -10,7 +10,7 @@ from tests.drivers.amqp.test_rogue_receives import Shop
 from tests.drivers.parcels import bodies, parcel
 from twinbus.amqp.delivery_states import Released
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.amqp.receiving import Settlement, ranges_of
+from twinbus.drivers.amqp.receiver_endpoint import Settlement, ranges_of
 from twinbus.testing import NamespaceFixture
 
 SOON_S = 20.0

@@ -10,16 +10,16 @@ import pytest
 
 from tests.drivers.amqp.rogue import Rogue, Visit
 from tests.drivers.parcels import bodies, parcel
+from twinbus.amqp.codec.types import Array, Int, Symbol
 from twinbus.amqp.delivery_states import Accepted, Error, Rejected
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.link import SenderLink
 from twinbus.amqp.performatives import Disposition
-from twinbus.amqp.types import Array, Int, Symbol
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions
-from twinbus.drivers.amqp.refusals import CONDITIONS
-from twinbus.drivers.port import ReceiveMode
-from twinbus.service_errors import (
+from twinbus.drivers.amqp.errors import CONDITIONS
+from twinbus.drivers.interface import ReceiveMode
+from twinbus.errors import (
     CommunicationError,
     EntityNotFound,
     LinkDetached,
@@ -133,7 +133,7 @@ async def test_a_timeout_that_the_service_answers_is_raised_as_it_is(
 async def test_credit_that_is_never_given_back_costs_the_link_and_not_the_caller(
     rogue: Rogue, driver: AmqpDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twinbus.drivers.amqp.receiving.DRAIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("twinbus.drivers.amqp.receiver_endpoint.DRAIN_TIMEOUT_S", 0.2)
     rogue.keeps_credit = True
     receiver = driver.receiver("orders")
     links = Shop(rogue, []).links

@@ -14,8 +14,8 @@ from twinbus.amqp.delivery_states import Accepted, Error, Modified, Received, Re
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import DispositionReceived
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.amqp.refusals import CONDITIONS
-from twinbus.service_errors import (
+from twinbus.drivers.amqp.errors import CONDITIONS
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,

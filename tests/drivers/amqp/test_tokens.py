@@ -11,7 +11,7 @@ import pytest
 from tests.drivers.amqp.rogue import Rogue
 from tests.drivers.parcels import parcel
 from twinbus.drivers.amqp import AmqpDriver, Endpoint
-from twinbus.drivers.port import NamespaceAddress
+from twinbus.drivers.interface import NamespaceAddress
 from twinbus.errors import ConfigurationError
 
 SOON_S = 20.0
@@ -74,8 +74,8 @@ async def test_a_token_is_shown_again_before_it_expires(rogue: Rogue) -> None:
 async def test_a_renewal_that_fails_is_tried_again(
     rogue: Rogue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("twinbus.drivers.amqp.authority.RENEW_RETRY_S", 0.1)
-    monkeypatch.setattr("twinbus.drivers.amqp.authority.RENEW_PERIOD_S_MIN", 0.1)
+    monkeypatch.setattr("twinbus.drivers.amqp.token_refresh.RENEW_RETRY_S", 0.1)
+    monkeypatch.setattr("twinbus.drivers.amqp.token_refresh.RENEW_PERIOD_S_MIN", 0.1)
     purse = Purse(1.0)
     driver = driver_with(rogue, purse)
     await driver.sender("orders").send([parcel(b"x")], timeout_s=SOON_S)

@@ -12,8 +12,12 @@ import uvloop
 from tests.drivers.parcels import bodies, parcel
 from tests.support.broker_process import BrokerProcess
 from twinbus.drivers.amqp import AmqpDriver, AmqpOptions
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import AccessRefused, AuthenticationFailed, CommunicationError
+from twinbus.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    ConfigurationError,
+)
 
 SOON_S = 20.0
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.drivers.contract.drivers import DRIVERS
-from twinbus.clock import AdjustableClock
+from twinbus.common.clock import AdjustableClock
 from twinbus.drivers.embedded import EmbeddedNamespace
-from twinbus.drivers.port import Driver
+from twinbus.drivers.interface import Driver
 from twinbus.testing import NamespaceFixture
-from twinbus.testing.background import BackgroundBroker
+from twinbus.testing.background_broker import BackgroundBroker
 
 
 @pytest.fixture

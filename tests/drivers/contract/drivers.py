@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.drivers.interface import Driver
 from twinbus.drivers.metered import MeteredDriver
-from twinbus.drivers.port import Driver
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.metering.client_books import ClientMeter
+from twinbus.metering.client_meter import ClientMeter
 
 
 class WithBooks(MeteredDriver):

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from tests.drivers.parcels import bodies, parcel
-from twinbus.amqp.sections import Message
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.drivers.port import NEXT_SESSION, Driver, ReceiveMode, Receiver
-from twinbus.service_errors import (
+from twinbus.amqp.message.message import Message
+from twinbus.drivers.interface import NEXT_SESSION, Driver, ReceiveMode, Receiver
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import (
     EntityNotFound,
     MessageNotFound,
     MessageRefused,

@@ -8,11 +8,12 @@ import time
 import pytest
 
 from tests.drivers.parcels import bodies, due_at, parcel
-from twinbus.amqp.sections import Message, Properties
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
 from twinbus.broker import EntityStatus
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import Driver
-from twinbus.service_errors import (
+from twinbus.drivers.interface import Driver
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     AuthenticationFailed,
     EntityDisabled,
     EntityNotFound,

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.drivers.parcels import bodies, parcel
-from twinbus.drivers.port import Driver
-from twinbus.service_errors import (
+from twinbus.drivers.interface import Driver
+from twinbus.errors import (
     CommunicationError,
     OperationTimeout,
     ServerBusy,

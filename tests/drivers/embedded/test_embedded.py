@@ -11,12 +11,11 @@ import pytest
 
 from tests.drivers.parcels import bodies, parcel
 from twinbus.broker.options import ThrottleThresholds
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
 from twinbus.drivers.embedded import EmbeddedNamespace
-from twinbus.drivers.port import Driver
-from twinbus.errors import ConfigurationError, StoreLocked
-from twinbus.pairing.manager import NamespaceManager
-from twinbus.service_errors import CommunicationError
+from twinbus.drivers.interface import Driver
+from twinbus.errors import CommunicationError, ConfigurationError, StoreLocked
+from twinbus.pairing.client.namespace_manager import NamespaceManager
 
 SOON_S = 30.0
 # A test's machine may have less than the usual reserve.

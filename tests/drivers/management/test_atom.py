@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from tests.sdk_admin.clients import Administration
 from tests.support.broker_process import BrokerProcess
-from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.management import (
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.administration import (
     AdministrationClient,
     MessageCounts,
     QueueProperties,
     SubscriptionProperties,
     TopicProperties,
 )
-from twinbus.drivers.management.atom import QUEUE, SUBSCRIPTION, TOPIC, Shape, page_in
+from twinbus.drivers.administration.entity_xml import QUEUE, SUBSCRIPTION, TOPIC, Shape, page_in
 from twinbus.errors import ConfigurationError
 
 SHAPES = [

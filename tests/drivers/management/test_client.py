@@ -12,27 +12,29 @@ import pytest
 from tests.support.access import connection_string_of, connection_string_with, entity_rule
 from tests.support.answers import assert_well_put
 from tests.support.broker_process import BrokerProcess
-from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.rules import Claim
 from twinbus.broker.faults import Fault
-from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.management import (
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.administration import (
     AdministrationClient,
     QueueProperties,
     SubscriptionProperties,
     TopicProperties,
 )
-from twinbus.errors import EntityExists, InvalidEntityPath, TwinbusError
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
+    EntityExists,
     EntityNotFound,
+    InvalidEntityPath,
     MessageRefused,
     OperationTimeout,
     ServerBusy,
     ServiceInternalError,
+    TwinbusError,
 )
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 UNUSUAL = QueueProperties(
     path="Shop/Orders",

@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.answers import assert_well_put
-from twinbus.connection_string import parse_connection_string
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.administration import AdministrationClient, AdministrationEndpoint
+from twinbus.drivers.administration.http_client import BODY_BYTES_MAX, HEAD_BYTES_MAX, detail_of
 from twinbus.drivers.credentials import AccessToken
-from twinbus.drivers.management import AdministrationClient, AdministrationEndpoint
-from twinbus.drivers.management.answers import detail_of
-from twinbus.drivers.management.exchange import BODY_BYTES_MAX, HEAD_BYTES_MAX
-from twinbus.errors import EntityExists, TwinbusError
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
+    EntityExists,
     EntityNotFound,
     OperationTimeout,
     QuotaExceeded,
     ServerBusy,
     ServiceError,
     ServiceInternalError,
+    TwinbusError,
 )
 
 KEY = "bm90IGEgc2VjcmV0"
@@ -149,7 +149,7 @@ async def test_silence_ends_with_the_time(answer: bytes) -> None:
 
 
 async def test_pages_that_never_end_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.drivers.management.client.PAGES_MAX", 3)
+    monkeypatch.setattr("twinbus.drivers.administration.client.PAGES_MAX", 3)
     feed = (
         '<feed xmlns="http://www.w3.org/2005/Atom"><link rel="next" href="http://evil.example/"/>'
         f"{QUEUE}</feed>"

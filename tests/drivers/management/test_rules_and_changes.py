@@ -6,14 +6,14 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from twinbus.drivers.management.atom import page_in
-from twinbus.drivers.management.changing import (
+from twinbus.drivers.administration.entity_xml import (
     access_rules_in,
     changed_xml,
+    page_in,
     set_key,
     set_status,
 )
-from twinbus.drivers.management.rules import (
+from twinbus.drivers.administration.rule_xml import (
     CorrelationRuleFilter,
     Filter,
     NamedRuleFilter,

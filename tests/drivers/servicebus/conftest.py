@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.testing.namespaces import NamespaceFixture
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
 from tests.faults.switchboard import Switchboard
 from tests.support.broker_process import BrokerProcess
-from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.servicebus import blocking_link
-from twinbus.drivers.servicebus.blocking_link import IDLE_S_MAX, BlockingLink, native_message
-from twinbus.service_errors import OperationTimeout, SendInterrupted
-from twinbus.testing.bus import EntityName, NamespaceFixture
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.azure_sdk import blocking_link
+from twinbus.drivers.azure_sdk.blocking_link import IDLE_S_MAX, BlockingLink, native_message
+from twinbus.errors import OperationTimeout, SendInterrupted
+from twinbus.testing.namespaces import EntityName, NamespaceFixture
 
 TIMEOUT_S = 20.0
 

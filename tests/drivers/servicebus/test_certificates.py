@@ -12,10 +12,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from twinbus.azure.aio import PairedServiceBusClient, Pairing
-from twinbus.connection_string import parse_connection_string
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.drivers.servicebus.certificates import usual_certificates, with_certificates
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.drivers.azure_sdk.trusted_certificates import usual_certificates, with_certificates
+from twinbus.testing.namespaces import NamespaceFixture
 
 
 @pytest.fixture

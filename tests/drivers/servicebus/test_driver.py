@@ -12,13 +12,13 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusMessage
 
 from tests.support.broker_process import BrokerProcess
-from twinbus.connection_string import parse_connection_string
-from twinbus.core.parcel import OutgoingMessage
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.azure_sdk import ServiceBusDriver, ServiceBusOptions
 from twinbus.drivers.credentials import SharedKey, SharedSignature
-from twinbus.drivers.port import NamespaceAddress
-from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
-from twinbus.service_errors import AuthenticationFailed, CommunicationError
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.drivers.interface import NamespaceAddress
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import AuthenticationFailed, CommunicationError
+from twinbus.testing.namespaces import NamespaceFixture
 
 TIMEOUT_S = 20.0
 KEY = "SharedAccessKeyName=n;SharedAccessKey=a2V5"
@@ -118,7 +118,7 @@ def test_without_the_sdk_one_sentence_says_what_to_do() -> None:
     code = (
         "import sys; sys.modules['azure.servicebus'] = None\n"
         "try:\n"
-        "    import twinbus.drivers.servicebus\n"
+        "    import twinbus.drivers.azure_sdk\n"
         "except ValueError as error:\n"
         "    print(type(error).__name__, error)\n"
     )

@@ -19,8 +19,8 @@ from azure.servicebus._pyamqp.error import AMQPConnectionError, ErrorCondition
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async
 from azure.servicebus.aio._async_utils import close_handler_for_cleanup
 
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.servicebus import ServiceBusDriver, line
+from twinbus.drivers.azure_sdk import ServiceBusDriver, sdk_link
+from twinbus.encoding.transit import OutgoingMessage
 
 TIMEOUT_S = 20.0
 
@@ -104,7 +104,7 @@ async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
 
     connection = first.sdk._handler._connection
     monkeypatch.setattr(connection, "listen", end)
-    monkeypatch.setattr(line, "_has_input", lambda asked: asked is connection)
+    monkeypatch.setattr(sdk_link, "_has_input", lambda asked: asked is connection)
     await sender.send([OutgoingMessage(native=ServiceBusMessage("two"))], timeout_s=TIMEOUT_S)
     assert sender._line is not first
 
@@ -141,7 +141,7 @@ async def test_an_opening_that_was_cancelled_leaves_no_error_that_nobody_hears(
     is_cancelled: bool,
 ) -> None:
     """P0: asyncio writes the traceback of a task that failed after its end was not waited for."""
-    opening: Any = object.__new__(line.SdkLink)
+    opening: Any = object.__new__(sdk_link.SdkLink)
     opening.sdk = SimpleNamespace(_running=False)
     may_fail = asyncio.Event()
 

@@ -12,12 +12,13 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from tests.drivers.servicebus.trouble import detached, fault
-from twinbus.amqp.sections import Message, Properties
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.drivers.port import NEXT_SESSION, ReceiveMode
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.drivers.servicebus.line import SdkLink, _whole_transfer
-from twinbus.service_errors import (
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.drivers.azure_sdk.sdk_link import SdkLink, _whole_transfer
+from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.errors import (
     CommunicationError,
     LinkDetached,
     MessageNotFound,
@@ -25,7 +26,7 @@ from twinbus.service_errors import (
     OperationTimeout,
     SessionCannotBeLocked,
 )
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 TIMEOUT_S = 20.0
 SHORT_S = 0.4

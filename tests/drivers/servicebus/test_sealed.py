@@ -14,17 +14,19 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from twinbus.amqp.sections import AmqpValue, Message, Properties, iter_batch
-from twinbus.amqp.types import Byte, Short, Symbol, Timestamp, UByte, UInt, ULong
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import Receiver
-from twinbus.drivers.servicebus import (
+from twinbus.amqp.codec.types import Byte, Short, Symbol, Timestamp, UByte, UInt, ULong
+from twinbus.amqp.message.message import AmqpValue, Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.amqp.message.sections import iter_batch
+from twinbus.drivers.azure_sdk import (
     ServiceBusDriver,
     encode_native,
     is_native,
     split_batch,
 )
-from twinbus.drivers.servicebus.sealed import schedule_request, sealed_batch
+from twinbus.drivers.azure_sdk.sdk_messages import schedule_request, sealed_batch
+from twinbus.drivers.interface import Receiver
+from twinbus.encoding.transit import OutgoingMessage
 
 TIMEOUT_S = 20.0
 

@@ -13,11 +13,12 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tests.drivers.servicebus.trouble import detached, fault
-from twinbus.amqp.sections import Message, Properties
-from twinbus.amqp.types import Timestamp
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.service_errors import (
+from twinbus.amqp.codec.types import Timestamp
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     CommunicationError,
     LinkDetached,
     MessageNotFound,
@@ -25,7 +26,7 @@ from twinbus.service_errors import (
     OperationTimeout,
     ServerBusy,
 )
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 TIMEOUT_S = 20.0
 SHORT_S = 0.4

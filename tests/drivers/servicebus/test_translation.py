@@ -16,13 +16,12 @@ from azure.servicebus._transport._pyamqp_transport import _ERROR_CODE_TO_ERROR_M
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 
 from tests.drivers.servicebus.trouble import fault
-from twinbus.broker.entities.description import EntityStatus
-from twinbus.connection_string import parse_connection_string
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.servicebus import ServiceBusDriver, ServiceBusOptions
-from twinbus.drivers.servicebus.translation import CONDITIONS, translated
-from twinbus.errors import TwinbusError
-from twinbus.service_errors import (
+from twinbus.broker.engine.descriptions import EntityStatus
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.azure_sdk import ServiceBusDriver, ServiceBusOptions
+from twinbus.drivers.azure_sdk.errors import CONDITIONS, translated
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
@@ -37,8 +36,9 @@ from twinbus.service_errors import (
     ServerBusy,
     ServiceError,
     ServiceInternalError,
+    TwinbusError,
 )
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 TIMEOUT_S = 20.0
 SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQ="

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from twinbus.drivers.servicebus.turn import ReceiverTurn
-from twinbus.service_errors import CommunicationError
+from twinbus.drivers.azure_sdk.sender_lock import ReceiverTurn
+from twinbus.errors import CommunicationError
 
 
 async def test_calls_have_their_turn_in_the_order_in_which_they_came() -> None:

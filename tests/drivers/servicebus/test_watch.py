@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from twinbus.drivers.servicebus.watch import Watch
+from twinbus.drivers.azure_sdk.sdk_link import Watch
 
 LONG_S = 60.0
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from twinbus.broker.faults import Fault, Scope
-from twinbus.testing.bus import NamespaceFixture
+from twinbus.testing.namespaces import NamespaceFixture
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.entities.sim.shadow import Held, WatchedStore, insist
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.outcome import (
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.outcomes import (
     Abandon,
     Complete,
     DeadLetter,
@@ -27,8 +27,8 @@ from twinbus.broker.entities.outcome import (
     Release,
     SettlementOutcome,
 )
-from twinbus.broker.entities.queue import Queue
-from twinbus.clock import Instant
+from twinbus.broker.engine.queue import Queue
+from twinbus.common.clock import Instant
 
 
 class Phase(enum.Enum):

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.entities import fates
-from twinbus.broker.entities.batch import Batch
-from twinbus.broker.entities.calendar import EngineTimers
-from twinbus.broker.entities.chunk import Chunk
-from twinbus.broker.entities.grace import PendingReads
-from twinbus.broker.entities.locks import LockRun, LockTable
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.shelf import ChunkCache
-from twinbus.broker.namespace import Namespace
-from twinbus.clock import Instant
+from twinbus.broker.engine import message_transitions
+from twinbus.broker.engine.chunk import Chunk, ChunkCache, PendingReads
+from twinbus.broker.engine.locks import LockRun, LockTable
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.store_requests import EngineTimers
+from twinbus.broker.engine.write_batch import Batch
+from twinbus.broker.namespace.namespace import Namespace
+from twinbus.common.clock import Instant
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -56,12 +54,12 @@ def keep_the_numbers_of_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
     def kept(queue: Queue, _batch: Batch) -> None:
         queue.saving = []
 
-    patch.setattr("twinbus.broker.entities.writing._take_back_numbers", kept)
+    patch.setattr("twinbus.broker.engine.write_batch._take_back_numbers", kept)
 
 
 def drop_the_moves_of_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
     """The broker's own arrivals are thrown away with those of the senders."""
-    patch.setattr("twinbus.broker.entities.writing._refuse", lambda *_args: [])
+    patch.setattr("twinbus.broker.engine.write_batch._refuse", lambda *_args: [])
 
 
 def forget_during_a_read(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +97,7 @@ def count_no_attempt(patch: pytest.MonkeyPatch) -> None:
         chunk.unsaved = True
         queue.batch.states.pop(chunk.first_seq + index, None)
 
-    patch.setattr(fates, "_save_state", unsaved)
+    patch.setattr(message_transitions, "_save_state", unsaved)
 
 
 def look_once(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +117,7 @@ def schedule_it_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_the_expired_live(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fates, "expire", lambda _queue, _chunk, _now: False)
+    patch.setattr(message_transitions, "expire", lambda _queue, _chunk, _now: False)
 
 
 PLANTS: list[Plant] = [

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from twinbus.broker.entities.record import chunk_starts
-from twinbus.broker.store.port import (
+from twinbus.broker.engine.stored_message import chunk_starts
+from twinbus.broker.storage.interface import (
     DeleteChunks,
     DeleteScheduled,
     Op,

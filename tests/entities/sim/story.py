@@ -12,7 +12,7 @@ from random import Random
 from tests.entities.sim.book import Phase
 from tests.entities.sim.shadow import insist
 from tests.entities.sim.world import Delivery, World
-from twinbus.broker.entities.outcome import (
+from twinbus.broker.engine.outcomes import (
     ABANDON,
     COMPLETE,
     DEFER,
@@ -20,7 +20,7 @@ from twinbus.broker.entities.outcome import (
     DeadLetter,
     SettlementOutcome,
 )
-from twinbus.broker.entities.queue import Queue
+from twinbus.broker.engine.queue import Queue
 
 STEPS_MAX = 240
 DEAD = DeadLetter("bad", "why")

@@ -17,23 +17,23 @@ from tests.entities.sim.book import Book, Entry, Phase
 from tests.entities.sim.shadow import LABEL_BYTES, WatchedStore, insist
 from tests.support.catalogue_changes import create
 from tests.support.simulated_loop import SimLoop, SimThread
+from twinbus.amqp.codec.types import Long
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.amqp.message import Message
-from twinbus.amqp.types import Long
-from twinbus.broker.access.claims import RuleSet
-from twinbus.broker.entities.consumer import Consumer, DeliveryBatch
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.locks import LockRun
-from twinbus.broker.entities.outcome import RELEASE, SettlementOutcome
-from twinbus.broker.entities.queue import Queue
-from twinbus.broker.entities.record import IncomingMessage, Record, pack_record
-from twinbus.broker.management import ManagementNode
-from twinbus.broker.namespace import Namespace
+from twinbus.amqp.message.message import Message
+from twinbus.broker.access.rules import RuleSet
+from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.engine.locks import LockRun
+from twinbus.broker.engine.outcomes import RELEASE, SettlementOutcome
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.stored_message import IncomingMessage, Record, pack_record
+from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.replies import Reply, Request
-from twinbus.broker.store.memory import MemoryStore
-from twinbus.broker.store.port import Store
-from twinbus.clock import Instant
+from twinbus.broker.server.management_node import ManagementNode
+from twinbus.broker.server.request_reply import Reply, Request
+from twinbus.broker.storage.interface import Store
+from twinbus.broker.storage.memory_store import MemoryStore
+from twinbus.common.clock import Instant
 from twinbus.errors import StoreFull
 
 PATH = "orders"

@@ -12,15 +12,15 @@ from uuid import uuid4
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.receipts import Receipt
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import Driver, ReceiveMode
-from twinbus.drivers.servicebus import ServiceBusDriver
-from twinbus.pairing.mover import MoverOptions
+from twinbus.drivers.azure_sdk import ServiceBusDriver
+from twinbus.drivers.interface import Driver, ReceiveMode
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.mover import MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.receipts import Receipt
 
 TIMEOUT_S = 30.0
 DRIVERS: dict[str, Callable[[str], Driver]] = {

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.pairing.mover.messages import id_of
-from twinbus.amqp.message import Message
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.drivers.port import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
-from twinbus.service_errors import (
+from twinbus.amqp.message.message import Message
+from twinbus.drivers.interface import LinkProperties, NamespaceAddress, NextSession, ReceiveMode
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.errors import (
     CommunicationError,
     EntityNotFound,
     MessageNotFound,

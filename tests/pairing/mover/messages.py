@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from twinbus.amqp.message import Message
-from twinbus.amqp.properties import Properties
-from twinbus.core.envelope import alias
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.properties import Properties
+from twinbus.encoding.envelope import alias
 
 
 def plain(name: str, body: bytes = b"hello") -> bytes:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
-from twinbus.core.receipts import ReceiptOutcome
-from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.mover_in_flight import InFlightLimit
-from twinbus.service_errors import EntityDisabled, MessageRefused, OperationTimeout, ServiceError
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
+from twinbus.errors import EntityDisabled, MessageRefused, OperationTimeout, ServiceError
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.in_flight_limit import InFlightLimit
+from twinbus.mover.mover import Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.receipts import ReceiptOutcome
 
 QUEUES = [f"east/x-servicebus-transfer/{index}" for index in range(3)]
 
@@ -77,7 +77,7 @@ async def test_a_piece_gets_its_room_as_a_whole() -> None:
 
 async def test_no_destination_gets_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Y4: it may be a silent one; the rest of a piece goes without it."""
-    monkeypatch.setattr("twinbus.pairing.mover_in_flight.STUCK_S", 0.05)
+    monkeypatch.setattr("twinbus.mover.in_flight_limit.STUCK_S", 0.05)
     room = InFlightLimit(12)
     for _ in range(3):
         await room.acquire({"silent": 3})
@@ -212,7 +212,7 @@ async def test_a_piece_is_completed_as_soon_as_it_is_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Others wait for its room."""
-    monkeypatch.setattr("twinbus.pairing.mover_chunk.SETTLE_INTERVAL_S", 900.0)
+    monkeypatch.setattr("twinbus.mover.chunk_transfer.SETTLE_INTERVAL_S", 900.0)
     secondary, primary = FakeNamespace(*QUEUES), FakeNamespace("orders", "news")
     for number in range(50):
         secondary.put(QUEUES[0], backlog(f"m{number}"), backlog(f"n{number}", "news"))

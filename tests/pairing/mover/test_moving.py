@@ -12,17 +12,9 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeQueue, FakeReceiver
 from tests.pairing.mover.messages import backlog, id_of, plain
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.chunk_ledger import LedgerError
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.drivers.port import Driver
-from twinbus.pairing.mover import Mover, MoverOptions, move_chunk
-from twinbus.pairing.mover_chunk import ChunkTransfer
-from twinbus.pairing.mover_queue import QueueMover
-from twinbus.pairing.mover_senders import DestinationSenders
-from twinbus.service_errors import (
+from twinbus.drivers.interface import Driver
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import (
     CommunicationError,
     EntityDisabled,
     LinkDetached,
@@ -31,6 +23,14 @@ from twinbus.service_errors import (
     ServerBusy,
     ServiceError,
 )
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.chunk_transfer import ChunkTransfer
+from twinbus.mover.destination_senders import DestinationSenders
+from twinbus.mover.mover import Mover, MoverOptions, move_chunk
+from twinbus.mover.planning.chunk_ledger import LedgerError
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
+from twinbus.mover.queue_mover import QueueMover
 
 QUEUE = "east/x-servicebus-transfer/0"
 RULES = DeliveryRules(primary_name="east")
@@ -288,8 +288,8 @@ async def test_completing_before_the_primary_accepted_is_caught(
 async def test_a_slow_chunk_renews_its_locks(
     secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twinbus.pairing.mover_locks.LOCK_S_MAX", 0.02)
-    monkeypatch.setattr("twinbus.pairing.mover_locks.LOCK_S_MIN", 0.01)
+    monkeypatch.setattr("twinbus.mover.queue_mover.LOCK_S_MAX", 0.02)
+    monkeypatch.setattr("twinbus.mover.queue_mover.LOCK_S_MIN", 0.01)
     secondary.put(QUEUE, backlog("a"), backlog("b"))
     primary.delay_s = 0.1
     receipts = await move_chunk(secondary, primary, QUEUE, options())
@@ -374,7 +374,7 @@ async def test_a_sender_in_use_is_not_closed_to_make_room(
 ) -> None:
     """A chunk for more destinations than senders are kept comes home at the first attempt."""
     monkeypatch.setattr(
-        "twinbus.pairing.mover_crew.DestinationSenders", partial(DestinationSenders, senders_max=3)
+        "twinbus.mover.queue_group.DestinationSenders", partial(DestinationSenders, senders_max=3)
     )
     paths = [f"q{number}" for number in range(20)]
     for path in paths:

@@ -12,13 +12,18 @@ import pytest
 
 from tests.pairing.mover.brokers import DRIVERS, TIMEOUT_S, Pair, Scene, announced, until
 from tests.pairing.mover.messages import backlog, id_of
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.core.shift import WorkOrder, WorkReport, report_from_json, report_to_json
-from twinbus.drivers.port import ReceiveMode
-from twinbus.pairing.mover import Mover, move_chunk
-from twinbus.pairing.mover_shift import run_work_order
+from twinbus.drivers.interface import ReceiveMode
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.mover import Mover, move_chunk
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
+from twinbus.mover.planning.work_order import (
+    WorkOrder,
+    WorkReport,
+    report_from_json,
+    report_to_json,
+)
+from twinbus.mover.work_order_runner import run_work_order
 
 
 @pytest.fixture(params=DRIVERS)

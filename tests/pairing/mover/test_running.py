@@ -9,21 +9,21 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.chunk_board import Backoff, SendSignal
-from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.errors import ConfigurationError
-from twinbus.pairing import mover as mover_module
-from twinbus.pairing.mover import Mover, MoverOptions
-from twinbus.pairing.mover_chunk import PRIMARY
-from twinbus.pairing.mover_gate import PROBE_PATH
-from twinbus.pairing.mover_local import LocalSyphon
-from twinbus.service_errors import (
+from twinbus.errors import (
     AccessRefused,
     CommunicationError,
+    ConfigurationError,
     EntityDisabled,
     ServiceError,
 )
+from twinbus.failover.backoff import Backoff
+from twinbus.mover import mover as mover_module
+from twinbus.mover.chunk_transfer import PRIMARY
+from twinbus.mover.mover import LocalSyphon, Mover, MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.circuit_breaker import SendSignal
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
+from twinbus.mover.primary_probe import PROBE_PATH
 
 QUEUES = [f"east/x-servicebus-transfer/{index}" for index in range(3)]
 RULES = DeliveryRules(primary_name="east")
@@ -229,7 +229,7 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_told_of(
     secondary: FakeNamespace, primary: FakeNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: at most 5 s; every copy that may come again is announced."""
-    monkeypatch.setattr("twinbus.pairing.mover_crew.STOP_S_MAX", 0.05)
+    monkeypatch.setattr("twinbus.mover.queue_group.STOP_S_MAX", 0.05)
     secondary.put(QUEUES[0], backlog("a"))
     primary.delay_s = 900
     receipts: list[Receipt] = []

@@ -13,16 +13,17 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace, FakeReceiver
 from tests.pairing.mover.messages import backlog
-from twinbus.core.chunk import DeliveryRules
-from twinbus.core.chunk_board import Backoff, DestinationCircuits
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.receipts import Receipt, ReceiptOutcome
-from twinbus.core.shift import CircuitSnapshot, WorkOrder, WorkReport
-from twinbus.pairing.mover import MoverOptions
-from twinbus.pairing.mover_chunk import PRIMARY
-from twinbus.pairing.mover_gate import PROBE_PATH
-from twinbus.pairing.mover_shift import run_work_order
-from twinbus.service_errors import AccessRefused, CommunicationError, EntityDisabled
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import AccessRefused, CommunicationError, EntityDisabled
+from twinbus.failover.backoff import Backoff
+from twinbus.mover.chunk_transfer import PRIMARY
+from twinbus.mover.mover import MoverOptions
+from twinbus.mover.planning.chunk_plan import DeliveryRules
+from twinbus.mover.planning.circuit_breaker import DestinationCircuits
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
+from twinbus.mover.planning.work_order import CircuitSnapshot, WorkOrder, WorkReport
+from twinbus.mover.primary_probe import PROBE_PATH
+from twinbus.mover.work_order_runner import run_work_order
 
 QUEUES = tuple(f"east/x-servicebus-transfer/{index}" for index in range(3))
 FIRST = QUEUES[0]
@@ -352,7 +353,7 @@ async def test_a_queue_is_served_on_although_others_ring_while_a_silent_one_keep
     shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y4: the batch cannot end before, so that nobody would gain by waiting."""
-    monkeypatch.setattr("twinbus.pairing.mover_shift.KEEPING_S_MIN", 0.2)
+    monkeypatch.setattr("twinbus.mover.work_order_runner.KEEPING_S_MIN", 0.2)
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("silent", 1, "news"))
     others_ring = asyncio.Event()
@@ -429,7 +430,7 @@ async def test_a_chunk_that_does_not_end_is_cut_off_and_the_report_is_made(
     shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: at most 5 s; every copy that may come again is announced."""
-    monkeypatch.setattr("twinbus.pairing.mover_crew.STOP_S_MAX", 0.05)
+    monkeypatch.setattr("twinbus.mover.queue_group.STOP_S_MAX", 0.05)
     shifts.secondary.put(FIRST, *messages("m", 3))
     shifts.primary.delay_s = 900
     report = await shifts.work(should_stop=lambda: "send orders 3" in shifts.primary.log)
@@ -472,7 +473,7 @@ async def test_what_was_being_set_aside_when_a_shift_was_cut_off_is_in_its_repor
     shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y4: deferred messages ring no bell, so that their numbers must not be lost."""
-    monkeypatch.setattr("twinbus.pairing.mover_crew.STOP_S_MAX", 0.05)
+    monkeypatch.setattr("twinbus.mover.queue_group.STOP_S_MAX", 0.05)
     defer, deferred = FakeReceiver.defer, asyncio.Event()
 
     async def slow(

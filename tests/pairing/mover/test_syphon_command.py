@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 from tests.pairing.mover.brokers import Pair, Scene, until
 from tests.support.books import by_client, in_numbers, records_in
 from twinbus.cli import app
-from twinbus.connection_string import parse_connection_string
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import NoBacklogQueue
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.errors import ConfigurationError, NoBacklogQueue
 
 
 def names(prefix: str, count: int) -> list[str]:

@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.support.access import connection_string_with
-from twinbus.broker.access.claims import Claim
+from twinbus.broker.access.rules import Claim
 from twinbus.cli import app
-from twinbus.cli.preflight import EXIT_NOT_READY
-from twinbus.connection_string import parse_connection_string
+from twinbus.cli.pair.commands import EXIT_NOT_READY
+from twinbus.common.connection_string import parse_connection_string
 from twinbus.errors import TwinbusError
-from twinbus.testing.bus import NamespacePairFixture
+from twinbus.testing.namespaces import NamespacePairFixture
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 from tests.support.access import connection_string_with
-from twinbus.broker.access.claims import Claim
-from twinbus.connection_string import parse_connection_string
+from twinbus.broker.access.rules import Claim
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.drivers.administration import AdministrationClient
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.management import AdministrationClient
+from twinbus.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    EntityNotFound,
+)
 from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
 from twinbus.pairing.preflight import (
     ExpectedLoad,
@@ -22,14 +28,8 @@ from twinbus.pairing.preflight import (
     probe,
     run_checks,
 )
-from twinbus.pairing.preflight.findings import Severity
-from twinbus.service_errors import (
-    AccessRefused,
-    AuthenticationFailed,
-    CommunicationError,
-    EntityNotFound,
-)
-from twinbus.testing.bus import NamespaceFixture, NamespacePairFixture
+from twinbus.pairing.preflight.model import Severity
+from twinbus.testing.namespaces import NamespaceFixture, NamespacePairFixture
 
 EXPECTATION = ExpectedLoad(backlog_queue_count=2)
 PATHS = backlog_paths("primary", 2)

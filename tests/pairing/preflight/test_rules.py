@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 
 from tests.support.answers import TELLTALES
-from twinbus.drivers.management import MessageCounts, QueueProperties, TopicProperties
-from twinbus.drivers.port import NamespaceAddress
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
-from twinbus.pairing.preflight.facts import (
-    BacklogFacts,
-    EntityFacts,
-    ExpectedLoad,
-    NamespaceFacts,
-    Observations,
-    PingFacts,
-)
-from twinbus.pairing.preflight.findings import Finding, Severity
-from twinbus.pairing.preflight.rules import run_checks
-from twinbus.service_errors import (
+from twinbus.drivers.administration import MessageCounts, QueueProperties, TopicProperties
+from twinbus.drivers.interface import NamespaceAddress
+from twinbus.errors import (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
+    ConfigurationError,
     EntityNotFound,
     ServerBusy,
+)
+from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue
+from twinbus.pairing.preflight.checks import run_checks
+from twinbus.pairing.preflight.model import (
+    BacklogFacts,
+    EntityFacts,
+    ExpectedLoad,
+    Finding,
+    NamespaceFacts,
+    Observations,
+    PingFacts,
+    Severity,
 )
 
 PATHS = backlog_paths("contoso", 2)

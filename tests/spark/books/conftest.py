@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def spark(spark: SparkSession) -> Iterator[SparkSession]:
-    from twinbus.spark.fitting import small_input_settings
+    from twinbus.spark.runtime.tuning import small_input_settings
 
     with small_input_settings(spark, size_bytes=0):
         yield spark

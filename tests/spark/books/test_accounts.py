@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.books.rows import BACKLOG, frame
-from twinbus.core.reconciliation import AvailableSources, MessageStatus
-from twinbus.spark.books.accounts import (
+from twinbus.cost.reconciliation import AvailableSources, MessageStatus
+from twinbus.spark.reconciliation.accounts import (
     ALWAYS,
     TOOK,
     Time,
@@ -17,9 +17,9 @@ from twinbus.spark.books.accounts import (
     entries,
     within,
 )
-from twinbus.spark.books.copies import COPY_COLUMNS
-from twinbus.spark.books.differences import that_differ
-from twinbus.spark.books.sources import RECEIPTS, SENT_COLUMNS
+from twinbus.spark.reconciliation.copies import COPY_COLUMNS
+from twinbus.spark.reconciliation.differences import that_differ
+from twinbus.spark.reconciliation.log_tables import RECEIPTS, SENT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.books.rows import BACKLOG, event, frame, place
-from twinbus.spark.books.copies import (
+from twinbus.spark.reconciliation.copies import (
     adopted,
     copies_in_receipts,
     copies_of,
@@ -14,8 +14,8 @@ from twinbus.spark.books.copies import (
     with_entity,
     with_fate,
 )
-from twinbus.spark.books.places import PLACE_COLUMNS, marked
-from twinbus.spark.books.sources import EVENT_COLUMNS, RECEIPTS
+from twinbus.spark.reconciliation.log_tables import EVENT_COLUMNS, RECEIPTS
+from twinbus.spark.reconciliation.message_locations import PLACE_COLUMNS, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.books.rows import BACKLOG, event, frame, place
-from twinbus.spark.books.copies import signed, with_entity
-from twinbus.spark.books.differences import TRACES_MAX, traces, with_traces
-from twinbus.spark.books.places import PLACE_COLUMNS, marked
-from twinbus.spark.books.sources import EVENT_COLUMNS, RECEIPTS, SENT_COLUMNS
+from twinbus.spark.reconciliation.copies import signed, with_entity
+from twinbus.spark.reconciliation.differences import TRACES_MAX, traces, with_traces
+from twinbus.spark.reconciliation.log_tables import EVENT_COLUMNS, RECEIPTS, SENT_COLUMNS
+from twinbus.spark.reconciliation.message_locations import PLACE_COLUMNS, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-from twinbus.service_errors import AccessRefused
-from twinbus.spark.books.looking import existing
-from twinbus.spark.references import NamespaceRef
+from twinbus.errors import AccessRefused
+from twinbus.spark.connection_refs import NamespaceRef
+from twinbus.spark.reconciliation.queue_scan import existing
 
 AWAY = "home/x-servicebus-transfer/"
 

@@ -22,11 +22,11 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.broker.store.port import DeleteChunks, PutCounters, Tombstone
-from twinbus.broker.store.sqlite import SqliteStore
-from twinbus.core.reconciliation import Difference, MessageStatus, Reconciliation
-from twinbus.spark.books.reconcile import Sources, reconcile
-from twinbus.spark.references import NamespaceRef
+from twinbus.broker.storage.interface import DeleteChunks, PutCounters, Tombstone
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.cost.reconciliation import Difference, MessageStatus, Reconciliation
+from twinbus.spark.connection_refs import NamespaceRef
+from twinbus.spark.reconciliation.reconcile import Sources, reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.books.rows import BACKLOG, event, frame, place
-from twinbus.spark.books.places import (
+from twinbus.spark.reconciliation.log_tables import EVENT_COLUMNS
+from twinbus.spark.reconciliation.message_locations import (
     LOOK_COLUMNS,
     LOOKED_COLUMNS,
     PLACE_COLUMNS,
@@ -13,7 +14,6 @@ from twinbus.spark.books.places import (
     looked_for,
     places_of,
 )
-from twinbus.spark.books.sources import EVENT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from tests.spark.books.rows import BACKLOG
 from twinbus.cli import app
-from twinbus.core.receipts import Receipt, ReceiptOutcome, to_json_line
-from twinbus.core.reconciliation import MessageStatus
+from twinbus.cost.reconciliation import MessageStatus
 from twinbus.errors import ConfigurationError
-from twinbus.spark.books.places import LOOK_COLUMNS, LOOKED_COLUMNS
-from twinbus.spark.books.reconcile import Sources, reconcile
-from twinbus.spark.references import NamespaceRef
+from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome, to_json_line
+from twinbus.spark.connection_refs import NamespaceRef
+from twinbus.spark.reconciliation.message_locations import LOOK_COLUMNS, LOOKED_COLUMNS
+from twinbus.spark.reconciliation.reconcile import Sources, reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -186,8 +186,8 @@ def test_the_logs_are_read_after_the_look(
             spark.createDataFrame(looked, LOOKED_COLUMNS),
         )
 
-    monkeypatch.setattr("twinbus.spark.books.reconcile.look_at", look_at)
-    monkeypatch.setattr("twinbus.spark.books.reconcile.DIFFERENCES_MAX", 0)
+    monkeypatch.setattr("twinbus.spark.reconciliation.reconcile.look_at", look_at)
+    monkeypatch.setattr("twinbus.spark.reconciliation.reconcile.DIFFERENCES_MAX", 0)
     there = NamespaceRef.of_file(logs / "connection")
     sources = Sources(
         primary_logs=logs / "primary", client_logs=logs / "client", primary=there, secondary=there
@@ -244,7 +244,7 @@ def test_whatever_goes_wrong_is_no_verdict(tmp_path: Path, monkeypatch: pytest.M
     def fail(_options: object) -> bool:
         raise KeyError("place")
 
-    monkeypatch.setattr("twinbus.cli.cost_reconcile_run.run_reconcile", fail)
+    monkeypatch.setattr("twinbus.cli.cost.reconcile_run.run_reconcile", fail)
 
     result = CliRunner().invoke(app, ["cost", "reconcile", "--primary-logs", str(tmp_path)])
 

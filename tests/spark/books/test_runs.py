@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.spark.books.runs import RunPart, have_copies, lost_lines, unclosed
+from twinbus.spark.reconciliation.log_tables import RunPart, have_copies, lost_lines, unclosed
 
 
 def part(first: int, last: int, **more: Any) -> RunPart:

@@ -10,16 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.cli.cost_reconcile_run import SHOWN_MAX, show_reconciliation
-from twinbus.core.reconciliation import (
+from twinbus.cli.cost.reconcile_run import SHOWN_MAX, show_reconciliation
+from twinbus.cost.reconciliation import (
     AvailableSources,
     Difference,
     DifferenceKind,
     EntityReconciliation,
     MessageStatus,
     Reconciliation,
+    Trace,
+    describe_trace,
 )
-from twinbus.core.traces import Trace, describe_trace
 
 
 def books(missing: int = 0, **more: Any) -> Reconciliation:
@@ -48,7 +49,7 @@ def test_the_exit_code_is_the_verdict(
     closes: bool | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3: 0 the books close, 1 they do not, 2 nobody knows."""
-    monkeypatch.setattr("twinbus.cli.cost_reconcile_run.run_reconcile", lambda _options: closes)
+    monkeypatch.setattr("twinbus.cli.cost.reconcile_run.run_reconcile", lambda _options: closes)
     given = ["--primary-logs", str(tmp_path)]
     assert CliRunner().invoke(app, ["cost", "reconcile", *given]).exit_code == code
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.books.rows import BACKLOG, frame
-from twinbus.spark.books.sources import (
+from twinbus.spark.reconciliation.log_tables import (
     audit_lines,
     census,
     events_of,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinbus.spark import register
-from twinbus.spark.session import local_session
+from twinbus.spark.runtime.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.core.parcel import OutgoingMessage
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import ReceiveMode
+from twinbus.drivers.interface import ReceiveMode
+from twinbus.encoding.transit import OutgoingMessage
 
 TIMEOUT_S = 30.0
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from twinbus.spark.connector.data_source import ServiceBusDataSource
 from twinbus.spark.connector.options import ReadOptions
-from twinbus.spark.connector.source import ServiceBusDataSource
 from twinbus.spark.connector.stream_reader import ServiceBusStreamReader
 
 if TYPE_CHECKING:

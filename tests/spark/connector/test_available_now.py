@@ -8,13 +8,12 @@ from typing import cast
 
 import pytest
 
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.drivers.port import Receiver
-from twinbus.errors import TwinbusError
-from twinbus.service_errors import CommunicationError, EntityDisabled, ServiceError
-from twinbus.spark.connector import available_now
-from twinbus.spark.connector.available_now import AvailableNow
+from twinbus.drivers.interface import Receiver
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import CommunicationError, EntityDisabled, ServiceError, TwinbusError
+from twinbus.failover.backoff import Backoff
+from twinbus.spark.connector import coordinator
+from twinbus.spark.connector.coordinator import AvailableNow
 
 UNTIL_MS = 5_000
 
@@ -70,9 +69,9 @@ class Knocking:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available_now, "KNOCK_S", 0.02)
-    monkeypatch.setattr(available_now, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(available_now, "Backoff", lambda: Backoff(first_s=0.01, last_s=0.05))
+    monkeypatch.setattr(coordinator, "KNOCK_S", 0.02)
+    monkeypatch.setattr(coordinator, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(coordinator, "Backoff", lambda: Backoff(first_s=0.01, last_s=0.05))
 
 
 async def test_a_link_that_opens_slowly_is_no_empty_queue() -> None:

@@ -13,18 +13,17 @@ import pytest
 from tests.pairing.mover.messages import id_of
 from tests.spark.connector.scene import fill, ids, left, taken
 from tests.support.broker_process import BrokerProcess
-from twinbus.clock import AdjustableClock, Clock, Instant, SystemClock
-from twinbus.core.chunk_board import Backoff
-from twinbus.core.parcel import ReceivedMessage
+from twinbus.common.clock import AdjustableClock, Clock, Instant, SystemClock
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import CommunicationError, EntityNotFound, MessageRefused
-from twinbus.spark.connector import brain as coordinator_module
-from twinbus.spark.connector import holding as holding_module
-from twinbus.spark.connector import keeping, pauses, receiving
-from twinbus.spark.connector.brain import Reading, StreamCoordinator
-from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
-from twinbus.spark.connector.receiving import PartitionReader
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import CommunicationError, ConfigurationError, EntityNotFound, MessageRefused
+from twinbus.failover.backoff import Backoff
+from twinbus.spark.connector import coordinator as coordinator_module
+from twinbus.spark.connector import lock_keeper, partition_plan, partition_reader
+from twinbus.spark.connector import lock_ledger as holding_module
+from twinbus.spark.connector.coordinator import Reading, StreamCoordinator
+from twinbus.spark.connector.partition_plan import BatchLimit, PartitionPlan
+from twinbus.spark.connector.partition_reader import PartitionReader
 
 AMPLE = BatchLimit(10_000, 64 << 20)
 WAIT_S = 10.0
@@ -149,8 +148,8 @@ async def test_a_task_waits_as_long_as_another_one_reads_and_says_so(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S2: a slow reader is no reason to fail the query."""
-    monkeypatch.setattr(receiving, "WAIT_TOLD_S", 0.1)
-    monkeypatch.setattr(receiving, "ALIVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(partition_reader, "WAIT_TOLD_S", 0.1)
+    monkeypatch.setattr(partition_reader, "ALIVE_INTERVAL_S", 0.05)
     queue = broker.fresh_queue()
     fill(broker, queue, ids(3))
     async with scene(broker, queue) as it:
@@ -190,7 +189,7 @@ async def test_a_killed_task_is_succeeded_and_cannot_speak_again(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding_module, "LEASE_S", 0.5)
-    monkeypatch.setattr(receiving, "ALIVE_INTERVAL_S", 60.0)
+    monkeypatch.setattr(partition_reader, "ALIVE_INTERVAL_S", 60.0)
     queue = broker.fresh_queue()
     fill(broker, queue, ids(900))
     async with scene(broker, queue) as it:
@@ -224,7 +223,7 @@ async def test_a_queue_that_nobody_reads_is_left_alone_for_longer_and_longer(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """S2: a plan that ignores its batches would have a message dead-lettered within moments."""
-    monkeypatch.setattr(pauses, "Backoff", lambda: Backoff(first_s=100, last_s=1_000))
+    monkeypatch.setattr(partition_plan, "Backoff", lambda: Backoff(first_s=100, last_s=1_000))
     queue, other = broker.fresh_queue(), broker.fresh_queue()
     fill(broker, queue, ids(1))
     clock = AdjustableClock()
@@ -267,7 +266,7 @@ async def test_a_lost_lock_is_counted_and_its_message_comes_again(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2: repeats, never loses. What somebody else took meanwhile is not settled in his place."""
-    monkeypatch.setattr(keeping, "RENEW_TICK_S", 60.0)
+    monkeypatch.setattr(lock_keeper, "RENEW_TICK_S", 60.0)
     queue = broker.fresh_queue(lock_duration_ms=3_000)
     fill(broker, queue, ids(6))
     async with scene(broker, queue) as it:

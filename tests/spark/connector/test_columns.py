@@ -15,9 +15,7 @@ from pyspark.sql.types import DataType, StructType
 
 from tests.amqp.strategies import scalars, typed
 from tests.core.roundtrip import NOW_MS, as_delivered, essence, messages
-from twinbus.amqp.message import AmqpSequence, AmqpValue, DataSections, Message
-from twinbus.amqp.properties import Header, Properties
-from twinbus.amqp.types import (
+from twinbus.amqp.codec.types import (
     Byte,
     Char,
     Decimal32,
@@ -34,14 +32,22 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
-from twinbus.core.encoding import encode_message
-from twinbus.core.parcel import ReceivedMessage
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue, DataSections, Message
+from twinbus.amqp.message.properties import Header, Properties
+from twinbus.encoding.brokered_message import encode_message
+from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import ConfigurationError, InvalidMessage
 from twinbus.message import BrokeredMessage
 from twinbus.spark.connector.column_types import TYPE_NAMES, text_and_type, value_of
-from twinbus.spark.connector.columns import COLUMNS, SCHEMA_DDL, arrow_schema, schema, to_batch
-from twinbus.spark.connector.outgoing import check_columns, messages_of
-from twinbus.spark.connector.source import ServiceBusDataSource
+from twinbus.spark.connector.data_source import ServiceBusDataSource
+from twinbus.spark.connector.message_columns import (
+    COLUMNS,
+    SCHEMA_DDL,
+    arrow_schema,
+    schema,
+    to_batch,
+)
+from twinbus.spark.connector.row_encoder import check_columns, messages_of
 
 # A busy machine is no failure of the columns.
 UNHURRIED = settings(

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import pytest
 
 from tests.pairing.fake_namespace import HANG, FakeNamespace
-from twinbus.core.encoding import encode_message
-from twinbus.errors import ConfigurationError
-from twinbus.message import BrokeredMessage
-from twinbus.service_errors import (
+from twinbus.encoding.brokered_message import encode_message
+from twinbus.errors import (
     CommunicationError,
+    ConfigurationError,
     EntityNotFound,
     MessageTooLarge,
     OperationTimeout,
     ServerBusy,
     ServiceError,
 )
-from twinbus.spark.connector import dispatch as module
-from twinbus.spark.connector.dispatch import LINKS_MAX, BatchSender
-from twinbus.spark.connector.outgoing import EncodedRow
+from twinbus.message import BrokeredMessage
+from twinbus.spark.connector import sink as module
+from twinbus.spark.connector.row_encoder import EncodedRow
+from twinbus.spark.connector.sink import LINKS_MAX, BatchSender
 
 
 def outgoing(number: int, destination: str | None = None, size_bytes: int = 10) -> EncodedRow:

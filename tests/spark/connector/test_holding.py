@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.spark.connector.holding import (
+from twinbus.spark.connector.lock_ledger import (
     LEASE_S,
     RENEW_AGAIN_S,
     RENEWAL_COUNT_MAX,
@@ -13,7 +13,7 @@ from twinbus.spark.connector.holding import (
     LockLedger,
     ReadPermission,
 )
-from twinbus.spark.connector.orders import BatchLimit, places, shares
+from twinbus.spark.connector.partition_plan import BatchLimit, places, shares
 
 ORDER = "1/0"
 

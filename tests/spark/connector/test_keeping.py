@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from twinbus.clock import AdjustableClock, Instant
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.drivers.port import Receiver
-from twinbus.service_errors import CommunicationError, EntityNotFound, OperationTimeout
-from twinbus.spark.connector import keeping
-from twinbus.spark.connector.holding import Lock, LockLedger
-from twinbus.spark.connector.keeping import LockKeeper
+from twinbus.common.clock import AdjustableClock, Instant
+from twinbus.drivers.interface import Receiver
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import CommunicationError, EntityNotFound, OperationTimeout
+from twinbus.spark.connector import lock_keeper
+from twinbus.spark.connector.lock_keeper import LockKeeper
+from twinbus.spark.connector.lock_ledger import Lock, LockLedger
 
 ORDER = "1/0"
 TICK_S = 0.002
@@ -92,7 +92,7 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "RENEW_TICK_S", TICK_S)
+    monkeypatch.setattr(lock_keeper, "RENEW_TICK_S", TICK_S)
 
 
 async def test_a_failed_renewal_is_tried_again_before_the_locks_end(

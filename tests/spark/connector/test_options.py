@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from twinbus.errors import ConfigurationError
+from twinbus.spark.connection_refs import NamespaceRef
 from twinbus.spark.connector.options import (
     READ_OPTIONS,
     WRITE_OPTIONS,
@@ -16,7 +17,6 @@ from twinbus.spark.connector.options import (
     WriteOptions,
     check_read_options,
 )
-from twinbus.spark.references import NamespaceRef
 
 NAMESPACE = {"connectionStringEnv": "ORDERS"}
 

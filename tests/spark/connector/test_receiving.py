@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace
-from twinbus.clock import AdjustableClock, Instant
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.service_errors import CommunicationError, MessageRefused, ServerBusy, ServiceError
-from twinbus.spark.connector import receiving
-from twinbus.spark.connector.brain import Reading, StreamCoordinator
-from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
-from twinbus.spark.connector.receiving import PartitionReader
-from twinbus.spark.desk import DriverChannelAddress
+from twinbus.common.clock import AdjustableClock, Instant
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import CommunicationError, MessageRefused, ServerBusy, ServiceError
+from twinbus.spark.connector import partition_reader
+from twinbus.spark.connector.coordinator import Reading, StreamCoordinator
+from twinbus.spark.connector.partition_plan import BatchLimit, PartitionPlan
+from twinbus.spark.connector.partition_reader import PartitionReader
+from twinbus.spark.driver_channel import DriverChannelAddress
 
 SHARE = BatchLimit(100, 1 << 20)
 HOUR_MS = 3_600_000
@@ -22,7 +22,7 @@ async def test_a_task_that_waits_for_one_that_gets_on_with_nothing_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """S2: two readers of one order in one task would wait for each other for ever."""
-    monkeypatch.setattr(receiving, "WAIT_INTERVAL_S", 0)
+    monkeypatch.setattr(partition_reader, "WAIT_INTERVAL_S", 0)
     clock = AdjustableClock(is_manual=True)
     channel = DriverChannelAddress("127.0.0.1", 1, "nonce")
     order = PartitionPlan(order_id="1/0", path="orders", share=SHARE, channel=channel)

@@ -15,14 +15,14 @@ import pytest
 from tests.amqp.strategies import typed
 from tests.spark.brokers import SparkPair
 from tests.support.broker_process import BrokerProcess
-from twinbus.amqp.message import AmqpValue
-from twinbus.amqp.types import Int, Long, Timestamp, UByte
-from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.parcel import OutgoingMessage, ReceivedMessage
+from twinbus.amqp.codec.types import Int, Long, Timestamp, UByte
+from twinbus.amqp.message.message import AmqpValue
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.port import ReceiveMode
+from twinbus.drivers.interface import ReceiveMode
+from twinbus.encoding.brokered_message import decode_message, encode_message
+from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
 from twinbus.message import BrokeredMessage
-from twinbus.spark.connector.columns import schema, to_batch
+from twinbus.spark.connector.message_columns import schema, to_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ QUERY_S_MAX = 60
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
-    from twinbus.spark.connector.source import ServiceBusDataSource
+    from twinbus.spark.connector.data_source import ServiceBusDataSource
 
     spark.dataSource.register(ServiceBusDataSource)
     return spark

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from twinbus.spark.cost.blocks import blocks_of, piece_of, sharing
-from twinbus.spark.cost.days import NO_DAY, day_number
-from twinbus.spark.cost.log_files import find_logs
+from twinbus.spark.cost_report.log_files import (
+    NO_DAY,
+    blocks_of,
+    day_number,
+    find_logs,
+    piece_of,
+    sharing,
+)
 
 TEXT = b"".join(b"%d\n" % number * (number % 7) for number in range(60))
 

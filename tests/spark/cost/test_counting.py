@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from tests.spark.cost.logs import line, write
-from twinbus.spark.cost import counting
-from twinbus.spark.cost.blocks import Block, FileSlice
-from twinbus.spark.cost.days import day_number
+from twinbus.spark.cost_report import block_jobs
+from twinbus.spark.cost_report.log_files import Block, FileSlice, day_number
 
 DAY = day_number("2026-11-16")
 LATE = "2026-11-17T00:00:00"
@@ -40,7 +39,7 @@ def test_a_block_is_counted_by_itself(tmp_path: Path) -> None:
     )
     into = tmp_path / "sums"
 
-    tables = counting._BlockCounter().eval(block_of(log, 7), pa.array([str(into)]))
+    tables = block_jobs._BlockCounter().eval(block_of(log, 7), pa.array([str(into)]))
     notes = [note for table in tables for note in table.to_pylist()]
 
     days = [f"{DAY}/7", f"{DAY + 1}/7"]
@@ -72,10 +71,10 @@ def test_copies_in_several_blocks_are_counted_together(tmp_path: Path) -> None:
         write(tmp_path / "operations-copy-2026-11-16.jsonl", [line(2), line(3), "{"]),
     ]
     into = tmp_path / "sums"
-    counter = counting._LineCounter()
+    counter = block_jobs._LineCounter()
 
     for at, log in enumerate(logs):
-        for lines in counting._LineReader().eval(block_of(log, at)):
+        for lines in block_jobs._LineReader().eval(block_of(log, at)):
             [batch] = lines.append_column("stretch", pa.array([0] * len(lines))).to_batches()
             counter.eval(batch, pa.array([str(into)]))
     [notes] = [table.to_pylist() for table in counter.terminate()]
@@ -85,4 +84,4 @@ def test_copies_in_several_blocks_are_counted_together(tmp_path: Path) -> None:
     assert [(note["run"], note["operation"], note["units"]) for note in notes] == [
         ("00000000000000aa", "send", 9)
     ]
-    assert list(counting._LineCounter().terminate()) == []
+    assert list(block_jobs._LineCounter().terminate()) == []

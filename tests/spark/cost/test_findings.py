@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinbus.spark.cost.days import NO_DAY, day_number
+from twinbus.spark.cost_report.log_files import NO_DAY, day_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -28,7 +28,7 @@ def note(**fields: Any) -> Row:
 
 def test_a_file_contributes_to_a_day_although_another_copy_was_counted() -> None:
     """C3: of a line in three files any two may be removed, and the third is read again."""
-    from twinbus.spark.cost.findings import BlockNotes
+    from twinbus.spark.cost_report.summaries import BlockNotes
 
     days = [DAY, "2026-11-17", "2026-11-18"]
     of_blocks = [note(block=at, file_day=day_number(day)) for at, day in enumerate(days)]
@@ -43,7 +43,7 @@ def test_a_file_contributes_to_a_day_although_another_copy_was_counted() -> None
 
 def test_damaged_lines_are_counted_by_their_file_and_reason() -> None:
     """C3: damaged records are counted, also those of blocks that share lines with another one."""
-    from twinbus.spark.cost.findings import BlockNotes
+    from twinbus.spark.cost_report.summaries import BlockNotes
 
     torn = {"operation": None, "reason": "torn"}
     of_blocks = [note(), note(records=2, **torn), note(block=1, records=1, **torn)]
@@ -57,7 +57,7 @@ def test_damaged_lines_are_counted_by_their_file_and_reason() -> None:
 
 def test_a_day_ends_behind_its_last_line() -> None:
     """C3: a line that begins and ends with the minute is in the report; so is one that goes on."""
-    from twinbus.spark.cost.findings import BlockNotes
+    from twinbus.spark.cost_report.summaries import BlockNotes
 
     at_once = BlockNotes(counted=[note(to_ms=MINUTE * 60_000)]).summary_of(DAY)
     goes_on = BlockNotes(counted=[note(to_ms=(MINUTE + 3) * 60_000)]).summary_of(DAY)
@@ -68,7 +68,7 @@ def test_a_day_ends_behind_its_last_line() -> None:
 
 def test_a_run_is_closed_by_one_line_and_bounded_by_another() -> None:
     """C3: how much of an open run may be missing is what it has said last."""
-    from twinbus.spark.cost.findings import BlockNotes
+    from twinbus.spark.cost_report.summaries import BlockNotes
 
     counted = [
         note(operation="opened", unwritten_units_max=500), note(to_ms=7), note(run="s"),

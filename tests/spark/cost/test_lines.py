@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.spark.cost.logs import RUN, line, without
-from twinbus.spark.cost import parsing
-from twinbus.spark.cost.lines import judged
+from twinbus.spark.cost_report import line_parser
+from twinbus.spark.cost_report.line_parser import judged
 
 DAMAGED: list[tuple[dict[str, Any] | str, str]] = [
     ('{"version":1,"run":"00', "not a line of JSON with a version"),
@@ -80,8 +80,8 @@ def test_fields_are_the_same_whoever_reads_them(
     """C3: what a later version adds is no harm, a line without a source is a broker's, the last
     line needs no end, and portions are cut between lines."""
     if is_by_hand:
-        monkeypatch.setattr(parsing, "_by_arrow", lambda _data: None)
-    monkeypatch.setattr(parsing, "_PORTION_BYTES", 1_000)
+        monkeypatch.setattr(line_parser, "_by_arrow", lambda _data: None)
+    monkeypatch.setattr(line_parser, "_PORTION_BYTES", 1_000)
     lines = [
         line(20, "2026-11-16T10:01:00", more={"from": ["a", {"later": "version"}]}),
         without("source", 21),
@@ -110,8 +110,8 @@ def test_fields_are_the_same_whoever_reads_them(
 def test_one_bad_line_costs_its_neighbours_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """C3: only few lines around a damaged one are read by hand."""
     asked = []
-    by_hand = parsing._fields
-    monkeypatch.setattr(parsing, "_fields", lambda each: asked.append(each) or by_hand(each))
+    by_hand = line_parser._fields
+    monkeypatch.setattr(line_parser, "_fields", lambda each: asked.append(each) or by_hand(each))
     lines = [written(line(number)) for number in range(5_000)]
     lines[1_234] = written(line(1_234, units="three"))
     lines.append(b'{"version":1\n')
@@ -130,5 +130,5 @@ def test_as_many_objects_as_lines_are_not_enough() -> None:
 
     found = judged(b"".join([*good, *odd, *good]))
 
-    assert sorted(found.damaged) == sorted((shown(each), parsing.NOT_JSON) for each in odd)
+    assert sorted(found.damaged) == sorted((shown(each), line_parser.NOT_JSON) for each in odd)
     assert len(found.usable) == 200

@@ -20,17 +20,17 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.spark.cost.logs import BACKLOG, RUN, flushed, line, write
-from twinbus.core.costs import Operation
-from twinbus.core.prices import Tier
+from twinbus.cost.price_sheets import load_prices
+from twinbus.cost.prices import Tier
+from twinbus.cost.units import Operation
 from twinbus.errors import ConfigurationError
-from twinbus.prices import load_prices
-from twinbus.spark.cost.state import CostState, Manifest
+from twinbus.spark.cost_report.state import CostState, Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from twinbus.spark.cost.report import ComputedReport
-    from twinbus.spark.cost.update import Computed
+    from twinbus.spark.cost_report.report import ComputedReport
+    from twinbus.spark.cost_report.update import Computed
 
 AWAY = {"namespace": "away", "run": "00000000000000bb"}
 PRICES = load_prices("standard")
@@ -74,16 +74,16 @@ def write_two_days(logs: Path) -> None:
 def report(
     spark: SparkSession, logs: Path, state: Path | None = None, **asked: Any
 ) -> ComputedReport:
-    from twinbus.spark.cost.report import ReportRequest, cost_report
+    from twinbus.spark.cost_report.report import ReportRequest, cost_report
 
     return cost_report(spark, [logs], ReportRequest(**({"prices": PRICES} | asked)), state=state)
 
 
 def computed(spark: SparkSession, logs: Path, state: Path) -> tuple[Computed, ...]:
     """What a report would compute; nothing is asked."""
-    from twinbus.spark.cost.log_files import find_logs
-    from twinbus.spark.cost.state import CostState
-    from twinbus.spark.cost.update import update
+    from twinbus.spark.cost_report.log_files import find_logs
+    from twinbus.spark.cost_report.state import CostState
+    from twinbus.spark.cost_report.update import update
 
     with CostState(state).held() as held:
         return update(spark, held, find_logs([logs]))
@@ -233,7 +233,7 @@ def test_it_does_not_matter_how_the_logs_are_cut(
 ) -> None:
     """C3: copies and late lines are found across blocks and files, and nothing is counted twice."""
     from bench import cost_lines
-    from twinbus.spark.cost import update
+    from twinbus.spark.cost_report import update
 
     for name, share in {"TORN_SHARE": 0.01, "AGAIN_SHARE": 0.1, "LATE_SHARE": 0.01}.items():
         monkeypatch.setattr(cost_lines, name, share)
@@ -274,8 +274,8 @@ def test_the_command_answers_in_four_forms(
 ) -> None:
     """C3: `twinbus cost report` as a table, JSON, CSV and a page."""
     from twinbus.cli import app
-    from twinbus.cli import cost_report_run as run
-    from twinbus.spark.cost import report as reporting
+    from twinbus.cli.cost import report_output as run
+    from twinbus.spark.cost_report import report as reporting
 
     @contextmanager
     def shared() -> Iterator[SparkSession]:

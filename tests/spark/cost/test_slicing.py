@@ -40,7 +40,7 @@ def test_a_broker_is_believed_before_its_clients(spark: SparkSession) -> None:
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from twinbus.spark.cost.slicing import from_one_source, in_range
+    from twinbus.spark.cost_report.report_rows import from_one_source, in_range
 
     rows = [
         sum_row("a"), sum_row("b", source="client"), sum_row("c", source="client", namespace="az"),
@@ -65,7 +65,7 @@ def test_one_query_sums_by_what_was_asked_by_kind_and_by_entity(spark: SparkSess
     """C2: what is done at backlog queues, and pings, are on the account of their pair."""
     from pyspark.sql import functions as F
 
-    from twinbus.spark.cost.slicing import (
+    from twinbus.spark.cost_report.report_rows import (
         BY_ENTITY,
         BY_STEP,
         by_step,
@@ -104,7 +104,7 @@ def test_one_query_sums_by_what_was_asked_by_kind_and_by_entity(spark: SparkSess
 
 
 def test_asking_by_entity_and_namespace_is_one_sum_less() -> None:
-    from twinbus.spark.cost.slicing import BY_ENTITY, set_numbers
+    from twinbus.spark.cost_report.report_rows import BY_ENTITY, set_numbers
 
     numbers = set_numbers(("entity", "namespace"))
     assert numbers[BY_ENTITY] == numbers["entity", "namespace"]
@@ -114,8 +114,8 @@ def test_spark_prices_as_the_arithmetic_does(spark: SparkSession) -> None:
     """C3: a day costs what its tier says, shared by its operations; months begin anew."""
     from decimal import Decimal
 
-    from twinbus.prices import load_prices
-    from twinbus.spark.cost.pricing import Consumed, day_prices, priced, prices_on
+    from twinbus.cost.price_sheets import load_prices
+    from twinbus.spark.cost_report.report_rows import Consumed, day_prices, priced, prices_on
 
     sheet, already = load_prices("standard"), 12_999_990
     days = {
@@ -146,8 +146,8 @@ def test_spark_prices_as_the_arithmetic_does(spark: SparkSession) -> None:
 @pytest.mark.parametrize("already", [0, 12_999_990])
 def test_what_a_day_costs_adds_up_to_its_month(already: int) -> None:
     """C3: the price of one operation, times those of the day, is what the tiers say."""
-    from twinbus.prices import load_prices
-    from twinbus.spark.cost.pricing import Consumed, day_prices
+    from twinbus.cost.price_sheets import load_prices
+    from twinbus.spark.cost_report.report_rows import Consumed, day_prices
 
     sheet, units = load_prices("standard"), (14_000_000, 100_000_003)
     days = {f"2026-10-3{n}": Consumed(count, 0) for n, count in enumerate(units)}

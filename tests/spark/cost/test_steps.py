@@ -7,15 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from twinbus.spark.cost import steps
-from twinbus.spark.cost.lines import LINES
-from twinbus.spark.cost.steps import (
+from twinbus.spark.cost_report import aggregation
+from twinbus.spark.cost_report.aggregation import (
     found_in_short,
     spans_of,
     summed_by_hour,
     summed_by_minute,
     without_copies,
 )
+from twinbus.spark.cost_report.line_parser import LINES
 
 MINUTE = 29_745_240 + 3_600  # The first of some hour.
 DAY = MINUTE // 1440
@@ -126,5 +126,5 @@ def test_spans_tell_which_numbers_there_are(monkeypatch: pytest.MonkeyPatch) -> 
         return sorted((span["run"], span["first"], span["last"]) for span in spans)
 
     assert told() == [("another", 4, 4), ("r", 1, 3), ("r", 7, 8), ("r", 20, 20)]
-    monkeypatch.setattr(steps, "SPANS_MAX", 3)
+    monkeypatch.setattr(aggregation, "SPANS_MAX", 3)
     assert told() == [("another", 4, 4), ("r", 1, 20)]

@@ -20,9 +20,9 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
 )
 from twinbus.demo.application import counted_factory
-from twinbus.demo.files import Files
-from twinbus.demo.plan import BACKLOG_QUEUES, PRIMARY, SECONDARY
-from twinbus.demo.site import DemoBrokers
+from twinbus.demo.output_files import Files
+from twinbus.demo.processes import DemoBrokers
+from twinbus.demo.scenario import BACKLOG_QUEUES, PRIMARY, SECONDARY
 
 RUN_S_MAX = 250
 AMOUNTS = ("calls", "messages", "units", "bytes_in", "bytes_out")

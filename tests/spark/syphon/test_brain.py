@@ -14,16 +14,15 @@ import pytest
 
 from tests.pairing.mover.fake_namespace import FakeNamespace
 from tests.pairing.mover.messages import backlog
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.core.shift import CircuitSnapshot, WorkOrder, WorkReport, report_to_json
-from twinbus.core.stall import StallDetector
-from twinbus.drivers.management import MessageCounts, QueueProperties
-from twinbus.errors import ConfigurationError
-from twinbus.service_errors import AccessRefused, CommunicationError
-from twinbus.spark.syphon import brain as coordinator_module
-from twinbus.spark.syphon.brain import SyphonCoordinator
+from twinbus.drivers.administration import MessageCounts, QueueProperties
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import AccessRefused, CommunicationError, ConfigurationError
+from twinbus.mover.planning.stall_detector import StallDetector
+from twinbus.mover.planning.work_order import CircuitSnapshot, WorkOrder, WorkReport, report_to_json
+from twinbus.spark.syphon import coordinator as coordinator_module
+from twinbus.spark.syphon.coordinator import SyphonCoordinator
 from twinbus.spark.syphon.settings import SyphonSettings
-from twinbus.spark.syphon.state import Control, StateDir, Status
+from twinbus.spark.syphon.state_directory import Control, StateDir, Status
 from twinbus.spark.syphon.task import tried_again
 
 QUEUES = tuple(f"east/x-servicebus-transfer/{index}" for index in range(3))

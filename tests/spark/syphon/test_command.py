@@ -19,14 +19,15 @@ from typer.testing import CliRunner
 
 from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
-from twinbus.cli import app, syphon_session, syphon_spark
-from twinbus.cli.syphon import SyphonOptions
-from twinbus.cli.syphon_shown import Summary, done_count, exit_code
-from twinbus.core.receipts import ReceiptOutcome
+from twinbus.cli import app
+from twinbus.cli.syphon import run_on_spark, spark_session
+from twinbus.cli.syphon.commands import SyphonOptions
+from twinbus.cli.syphon.summary import Summary, done_count, exit_code
 from twinbus.errors import ConfigurationError
+from twinbus.mover.planning.receipts import ReceiptOutcome
+from twinbus.spark.errors import SparkError
 from twinbus.spark.syphon import query
-from twinbus.spark.syphon.state import Control, StateDir, Status
-from twinbus.spark.troubles import SparkError
+from twinbus.spark.syphon.state_directory import Control, StateDir, Status
 
 START_S_MAX = 120
 
@@ -70,8 +71,8 @@ def test_a_local_master_starts_as_the_usual_one_does(
     whose worker was killed is tried again."""
     told: dict[str, Any] = {}
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(syphon_session, "local_session", lambda _name, **more: told.update(more))
-    syphon_session._session(master, None)
+    monkeypatch.setattr(spark_session, "local_session", lambda _name, **more: told.update(more))
+    spark_session._session(master, None)
     assert told["more"] == ({} if chosen is None else {"spark.master": chosen})
 
 
@@ -81,8 +82,8 @@ def test_there_is_a_core_for_every_task(
 ) -> None:
     told: dict[str, Any] = {}
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(syphon_session, "local_session", lambda _name, **more: told.update(more))
-    syphon_session._session(None, tasks)
+    monkeypatch.setattr(spark_session, "local_session", lambda _name, **more: told.update(more))
+    spark_session._session(None, tasks)
     assert told["cores"] == cores
 
 
@@ -169,7 +170,7 @@ def test_a_stall_is_told_on_the_terminal_once(capsys: pytest.CaptureFixture[str]
                 is_over.set()
             return Status(stalled=said or "", counts={"moved": 3, "parked": 9})
 
-    syphon_spark._follow(Told(), shown.append, is_over)  # type: ignore[arg-type]
+    run_on_spark._follow(Told(), shown.append, is_over)  # type: ignore[arg-type]
     assert capsys.readouterr().err == "twinbus: 7 wait\n" * 2
     assert set(shown) == {3}
 
@@ -177,17 +178,17 @@ def test_a_stall_is_told_on_the_terminal_once(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("status", [None, Status(doing="moving"), Status(doing="starting")])
 def test_a_syphon_that_did_not_tell_what_it_moved_is_no_success(status: Status | None) -> None:
     with pytest.raises(SparkError, match="without telling what it has moved"):
-        syphon_spark._summary(status, 1.0, was_asked_to_stop=False)
+        run_on_spark._summary(status, 1.0, was_asked_to_stop=False)
 
 
 def test_a_syphon_that_was_stopped_before_it_began_has_moved_nothing() -> None:
-    summary = syphon_spark._summary(Status(), 1.0, was_asked_to_stop=True)
+    summary = run_on_spark._summary(Status(), 1.0, was_asked_to_stop=True)
     assert not any(summary.counts.values())
 
 
 def test_the_second_ctrl_c_ends_the_command_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with syphon_spark._signals() as is_stopping:
+    with run_on_spark._signals() as is_stopping:
         signal.raise_signal(signal.SIGINT)
         assert is_stopping.is_set()
         with pytest.raises(KeyboardInterrupt):
@@ -200,7 +201,7 @@ def test_no_jvm_is_started_for_who_has_not_said_where_the_messages_are(
 ) -> None:
     for name in [name for name in os.environ if name.startswith("SERVICEBUS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(syphon_session, "PendingSparkSession", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(spark_session, "PendingSparkSession", lambda *_: pytest.fail("started"))
     caught = say("--once").exception
     assert isinstance(caught, ConfigurationError) and "the primary namespace" in str(caught)
 
@@ -242,7 +243,9 @@ def test_a_pause_outlives_the_syphon_it_was_meant_for(
 def test_an_address_for_receipts_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a path it would lose a slash, and with it the name of its host."""
     given: list[SyphonOptions] = []
-    monkeypatch.setattr("twinbus.cli.syphon._run_on_spark", lambda options: given.append(options))
+    monkeypatch.setattr(
+        "twinbus.cli.syphon.commands._run_on_spark", lambda options: given.append(options)
+    )
     assert say("--receipts", "hdfs://name:9000/receipts").exit_code == 0
     assert given[0].receipts == "hdfs://name:9000/receipts"
 

@@ -16,9 +16,9 @@ from tests.pairing.mover.brokers import Scene, until
 from tests.pairing.mover.messages import plain
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.running import Running, operations
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import ReceiveMode
-from twinbus.service_errors import QuotaExceeded
+from twinbus.drivers.interface import ReceiveMode
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,12 +19,12 @@ from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.running import Running, operations, settings_for
 from tests.support.books import by_client, in_numbers
-from twinbus.amqp.message import AmqpSequence, AmqpValue
-from twinbus.amqp.types import Long
-from twinbus.core.encoding import decode_message, encode_message
-from twinbus.core.envelope import alias
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.port import NEXT_SESSION
+from twinbus.amqp.codec.types import Long
+from twinbus.amqp.message.message import AmqpSequence, AmqpValue
+from twinbus.drivers.interface import NEXT_SESSION
+from twinbus.encoding.brokered_message import decode_message, encode_message
+from twinbus.encoding.envelope import alias
+from twinbus.encoding.transit import OutgoingMessage
 from twinbus.message import BrokeredMessage
 from twinbus.spark.syphon import read_receipts, start_syphon
 

@@ -22,10 +22,9 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.errors import ConfigurationError
-from twinbus.pairing.driver_name import DriverName
-from twinbus.service_errors import FactoryFaulted
-from twinbus.spark.syphon.state import StateDir
+from twinbus.errors import ConfigurationError, FactoryFaulted
+from twinbus.pairing.client.driver_name import DriverName
+from twinbus.spark.syphon.state_directory import StateDir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,19 +13,24 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from twinbus.core.lifecycle import CLOSE_WINDOW_S
-from twinbus.pairing import mover_crew, mover_shift
+from twinbus.failover.pair_lifecycle import CLOSE_WINDOW_S
+from twinbus.mover import queue_group, work_order_runner
 from twinbus.spark.syphon import hosted, query, task
-from twinbus.spark.syphon import own_session as module
-from twinbus.spark.syphon.own_session import forget_dead_spark, hosted_session, is_over, is_own
-from twinbus.spark.syphon.private_dir import private_directory
-from twinbus.spark.syphon.state import Status
+from twinbus.spark.syphon import hosted_session as module
+from twinbus.spark.syphon.hosted_session import (
+    forget_dead_spark,
+    hosted_session,
+    is_over,
+    is_own,
+    private_directory,
+)
+from twinbus.spark.syphon.state_directory import Status
 
 
 def test_who_waits_for_an_end_waits_longer_than_what_is_to_end() -> None:
     """L1, L2: otherwise a chunk is cut off by whoever waits, and nobody tells of it."""
-    shift_s = mover_crew.STOP_S_MAX + mover_crew.CLOSE_S_MAX
-    heard_s = task.PROGRESS_INTERVAL_S + mover_shift.STOP_LOOK_S
+    shift_s = queue_group.STOP_S_MAX + queue_group.CLOSE_S_MAX
+    heard_s = task.PROGRESS_INTERVAL_S + work_order_runner.STOP_LOOK_S
     assert heard_s + shift_s < hosted.QUERY_STOP_S_MAX - 0.5, "Spark ends the batch then"
     assert hosted.QUERY_STOP_S_MAX < hosted.STOP_S_MAX < CLOSE_WINDOW_S
     assert hosted.QUERY_STOP_S_MAX < query.STOP_S_MAX
@@ -131,13 +136,13 @@ def test_a_jvm_that_lives_is_not_forgotten(sessions: Sessions) -> None:
 
 HOSTING = """
 import os, sys, tempfile, threading, time
-from twinbus.spark.syphon.private_dir import private_dir
+from twinbus.spark.syphon.hosted_session import private_directory
 
 tempfile.tempdir = sys.argv[1]
 is_made = threading.Event()
 
 def host():
-    with private_dir() as path:
+    with private_directory() as path:
         (path / "primary").write_text("secret")
         print(path, flush=True)
         is_made.set()

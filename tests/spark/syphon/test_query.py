@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from twinbus.errors import ConfigurationError
-from twinbus.spark.references import NamespaceRef
+from twinbus.spark.connection_refs import NamespaceRef
 from twinbus.spark.syphon import query
 from twinbus.spark.syphon.query import Syphon, _remove_old, start_syphon
 from twinbus.spark.syphon.settings import SyphonSettings
-from twinbus.spark.syphon.state import Control, StateDir, Status
+from twinbus.spark.syphon.state_directory import Control, StateDir, Status
 
 
 class Query:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.core.envelope import TtlPolicy
+from twinbus.encoding.envelope import TtlPolicy
 from twinbus.errors import ConfigurationError
-from twinbus.spark.references import NamespaceRef
+from twinbus.spark.connection_refs import NamespaceRef
+from twinbus.spark.errors import SparkError
 from twinbus.spark.syphon.settings import SyphonSettings
-from twinbus.spark.syphon.state import Control, StateDir, Status
-from twinbus.spark.troubles import SparkError
+from twinbus.spark.syphon.state_directory import Control, StateDir, Status
 
 SETTINGS = SyphonSettings(
     primary=NamespaceRef.of_env("PRIMARY"),

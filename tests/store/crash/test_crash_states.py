@@ -18,10 +18,10 @@ from crash.control import lose_commits
 from crash.power import PART, STATES_PER_RUN, cut_power, each_complaint
 from crash.recorded import commit_then_acknowledge, record
 from crash.tally import Tally, Wrong
-from twinbus.broker.store import writer, writes
-from twinbus.broker.store.mark import CommitMarker
-from twinbus.broker.store.port import Op, PutChunk, PutSeen, PutSessionState
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import sqlite_operations, sqlite_writer
+from twinbus.broker.storage.interface import Op, PutChunk, PutSeen, PutSessionState
+from twinbus.broker.storage.sqlite_store import SqliteStore
+from twinbus.broker.storage.store_files import CommitMarker
 
 STATES = int(os.environ.get("TWINBUS_CRASH_STATES", "20000"))
 SEED = int(os.environ.get("TWINBUS_CRASH_SEED", "1"))
@@ -82,7 +82,7 @@ def test_the_checker_sees_a_commit_in_two_transactions(what: str) -> None:
             assert store._writer is not None
             cursor = store._writer._cursor
             cursor.execute("BEGIN IMMEDIATE")
-            writes.apply_ops(cursor, late, store.statistics().commit_number)
+            sqlite_operations.apply_ops(cursor, late, store.statistics().commit_number)
             cursor.execute("COMMIT")
         acknowledge()
 
@@ -97,7 +97,7 @@ def test_the_checker_sees_a_commit_in_two_transactions(what: str) -> None:
 def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """M8: a mark written before its commit is durable would refuse a store that is whole."""
     # Given a store that writes the mark while the transaction is still open
-    update_ledger = writes.update_ledger
+    update_ledger = sqlite_operations.update_ledger
 
     def mark_early(cursor: apsw.Cursor, commit_number: int, *rest: Any) -> None:
         update_ledger(cursor, commit_number, *rest)
@@ -111,7 +111,7 @@ def test_the_checker_sees_a_mark_that_runs_ahead(monkeypatch: pytest.MonkeyPatch
         marks.append(mark)
 
     monkeypatch.setattr(CommitMarker, "__init__", remember)
-    monkeypatch.setattr(writer, "update_ledger", mark_early)
+    monkeypatch.setattr(sqlite_writer, "update_ledger", mark_early)
     run = record(SEED)
     monkeypatch.undo()
 

@@ -15,8 +15,14 @@ import pytest
 from crash import disk_errors, faulty, stories
 from crash.__main__ import main
 from crash.tally import Wrong
-from twinbus.broker.store.port import PutChunk, PutScheduled, PutSeen, PutSessionState, Tombstone
-from twinbus.broker.store.writer import Writer
+from twinbus.broker.storage.interface import (
+    PutChunk,
+    PutScheduled,
+    PutSeen,
+    PutSessionState,
+    Tombstone,
+)
+from twinbus.broker.storage.sqlite_writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SEED = 1

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.drivers.parcels import bodies, due_at, parcel
-from twinbus.amqp.sections import Message
+from twinbus.amqp.message.message import Message
 from twinbus.broker.options import ThrottleThresholds
-from twinbus.drivers.embedded import EmbeddedNamespace
-from twinbus.drivers.management.entities import (
+from twinbus.drivers.administration.entities import (
     QueueProperties,
     SubscriptionProperties,
 )
-from twinbus.pairing.manager import NamespaceManager
+from twinbus.drivers.embedded import EmbeddedNamespace
+from twinbus.pairing.client.namespace_manager import NamespaceManager
 
 NAME = "shop"
 STORE = Path(f"namespace-{NAME}") / "store.db"

@@ -17,13 +17,14 @@ import pytest
 from crash import disk_errors, recovery, rot, stories
 from crash.scratch import let_go
 from tests.store.doctor.test_catalogue_repair import data_with
-from twinbus.amqp.message import Message
-from twinbus.broker.data_doctor import examine_data
-from twinbus.broker.entities.record import Record, pack_chunk, pack_record
-from twinbus.broker.store import draft, inspection, message_references, salvage, schema
-from twinbus.broker.store.page_file import PageFile
-from twinbus.broker.store.port import ChunkRow, PutChunk, PutCounters, PutMeta, QueueCounters
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.amqp.message.message import Message
+from twinbus.broker.data_repair import examine_data
+from twinbus.broker.engine.stored_message import Record, pack_chunk, pack_record
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.interface import ChunkRow, PutChunk, PutCounters, PutMeta, QueueCounters
+from twinbus.broker.storage.repair import inspection, message_references, new_store_file, salvage
+from twinbus.broker.storage.repair.page_file import PageFile
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SEED = int(os.environ.get("TWINBUS_CRASH_SEED", "1"))
@@ -79,12 +80,12 @@ def test_the_checker_sees_a_repair_that_lacks_something_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """M15: a healthy store whose copy is not whole is a complaint."""
-    put = draft.Draft.put
+    put = new_store_file.Draft.put
 
-    def put_less(self: draft.Draft, table: str, rows: list[tuple[Any, ...]]) -> None:
+    def put_less(self: new_store_file.Draft, table: str, rows: list[tuple[Any, ...]]) -> None:
         put(self, table, rows if table != "seen" else rows[1:])
 
-    monkeypatch.setattr(draft.Draft, "put", put_less)
+    monkeypatch.setattr(new_store_file.Draft, "put", put_less)
     faults = disk_errors.faults_of("duplicates")[-8:]
     assert recovery.look_after_errors("duplicates", faults, SEED).complaints
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from crash.rot import image
 from crash.scratch import STORE_NAME, lay_out
-from twinbus.broker.data_doctor import examine_data
-from twinbus.broker.store.page_file import MAGIC, PageFile, TreeReader, record_values
+from twinbus.broker.data_repair import examine_data
+from twinbus.broker.storage.repair.page_file import MAGIC, PageFile, TreeReader, record_values
 
 FILES = image(3).files
 

@@ -8,14 +8,13 @@ import pytest
 
 from tests.drivers.parcels import bodies
 from tests.support.broken_stores import MESSAGES, MORE, RECIPES, broken_store, good_store
-from twinbus.broker.catalogue_repair import check_catalogue
-from twinbus.broker.data_doctor import examine_data
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.entities.topic_description import SubscriptionDescription
+from twinbus.broker.data_repair import examine_data
+from twinbus.broker.engine.descriptions import QueueDescription, SubscriptionDescription
+from twinbus.broker.namespace.catalogue_repair import check_catalogue
 from twinbus.broker.options import ThrottleThresholds
-from twinbus.broker.store.catalogue_rows import CatalogueRows
-from twinbus.broker.store.findings import FindingKind, Severity
-from twinbus.broker.store.port import EntityRow
+from twinbus.broker.storage.interface import EntityRow
+from twinbus.broker.storage.repair.catalogue_rows import CatalogueRows
+from twinbus.broker.storage.repair.findings import FindingKind, Severity
 from twinbus.drivers.embedded import EmbeddedNamespace
 
 SOON_S = 30.0

@@ -17,11 +17,11 @@ import apsw
 import pytest
 
 from tests.store.doctor.real_data import STORE, contents
-from twinbus.broker.data_doctor import DataReport, examine_data
-from twinbus.broker.store import schema
-from twinbus.broker.store.findings import FindingKind
-from twinbus.broker.store.mark import MarkRecord, encode
-from twinbus.broker.store.page_file import PageFile, TreeReader
+from twinbus.broker.data_repair import DataReport, examine_data
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.repair.findings import FindingKind
+from twinbus.broker.storage.repair.page_file import PageFile, TreeReader
+from twinbus.broker.storage.store_files import MarkRecord, encode
 from twinbus.errors import ConfigurationError, StoreLocked
 
 Contents = dict[str, list[tuple[int, int, bytes]]]
@@ -391,7 +391,7 @@ async def test_one_namespace_can_be_examined_alone(closed: Path, before: Content
 
 async def test_a_directory_that_is_served_is_refused(closed: Path) -> None:
     """M15: nothing is said about files that change meanwhile."""
-    from twinbus.broker.store.datadir import DataDirectory
+    from twinbus.broker.storage.data_directory import DataDirectory
 
     with DataDirectory(closed):
         for path in (closed, closed / STORE.parent):

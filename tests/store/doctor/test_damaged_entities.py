@@ -9,8 +9,8 @@ import pytest
 
 from tests.store.doctor.test_damaged_data import leaf_pages
 from tests.support.broken_stores import good_store
-from twinbus.broker.data_doctor import examine_data
-from twinbus.broker.store import schema
+from twinbus.broker.data_repair import examine_data
+from twinbus.broker.storage import schema
 
 PAGE = schema.PAGE_BYTES
 ENTITIES = 8

@@ -8,12 +8,12 @@ import apsw
 import pytest
 
 from crash.builders import all_chunks, chunk, counters, entity, share_of, sheet_of
-from twinbus.broker.store import seal
-from twinbus.broker.store.doctor import Doctor, StoreReport
-from twinbus.broker.store.findings import FindingKind
-from twinbus.broker.store.port import DeleteEntity, Op, PutScheduled, Tombstone
-from twinbus.broker.store.schema import QUEUE_TABLES
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import row_checksum
+from twinbus.broker.storage.interface import DeleteEntity, Op, PutScheduled, Tombstone
+from twinbus.broker.storage.repair.findings import FindingKind
+from twinbus.broker.storage.repair.store_repair import Doctor, StoreReport
+from twinbus.broker.storage.schema import QUEUE_TABLES
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 
 def store_with(path: Path, *commits: list[Op]) -> None:
@@ -190,15 +190,21 @@ def test_a_chunk_without_its_sheet_is_lost_and_nothing_else_is_given_out(tmp_pat
 # -- rows that are whole and in the wrong place -----------------------------------------------
 
 MISPLACED = {
-    "seen": lambda row_id: (row_id, 7, seal.of_blob(row_id, 7, 0, bytes(16)), bytes(16)),
-    "scheduled": lambda row_id: (row_id, 7, seal.of_blob(row_id, 7, 0, b"x"), b"x"),
-    "share": lambda row_id: (row_id, 7, seal.of_blob(row_id, 7, 0, b"x"), b"x"),
-    "chunk": lambda row_id: (row_id, 1, 7, seal.of_blob(row_id, 1, 7, b"x"), b"x"),
-    "expiry": lambda row_id: (row_id, 7, seal.of_pair(row_id, 7)),
-    "tombstone": lambda row_id: (row_id, row_id, seal.of_pair(row_id, row_id)),
-    "state": lambda row_id: (row_id, 7, 1, seal.of_triple(row_id, 7, 1)),
-    "session_chunk": lambda row_id: (row_id, "a", seal.of_values(row_id, "a")),
-    "session_state": lambda row_id: (row_id, "a", 7, seal.of_note(row_id >> 40, "a", 7, b""), b""),
+    "seen": lambda row_id: (row_id, 7, row_checksum.of_blob(row_id, 7, 0, bytes(16)), bytes(16)),
+    "scheduled": lambda row_id: (row_id, 7, row_checksum.of_blob(row_id, 7, 0, b"x"), b"x"),
+    "share": lambda row_id: (row_id, 7, row_checksum.of_blob(row_id, 7, 0, b"x"), b"x"),
+    "chunk": lambda row_id: (row_id, 1, 7, row_checksum.of_blob(row_id, 1, 7, b"x"), b"x"),
+    "expiry": lambda row_id: (row_id, 7, row_checksum.of_pair(row_id, 7)),
+    "tombstone": lambda row_id: (row_id, row_id, row_checksum.of_pair(row_id, row_id)),
+    "state": lambda row_id: (row_id, 7, 1, row_checksum.of_triple(row_id, 7, 1)),
+    "session_chunk": lambda row_id: (row_id, "a", row_checksum.of_values(row_id, "a")),
+    "session_state": lambda row_id: (
+        row_id,
+        "a",
+        7,
+        row_checksum.of_note(row_id >> 40, "a", 7, b""),
+        b"",
+    ),
 }
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from crash.builders import chunk, counters, entity
 from tests.store.doctor.test_damaged_data import leaf_pages
-from twinbus.broker.store import schema
-from twinbus.broker.store.page_file import PageFile
-from twinbus.broker.store.salvage import Salvage
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.repair.page_file import PageFile
+from twinbus.broker.storage.repair.salvage import Salvage
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 PAGE = schema.PAGE_BYTES
 BODY = 1_000

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from twinbus.broker.store.page_file import (
+from twinbus.broker.storage.repair.page_file import (
     MAP_FREE,
     MAP_OVERFLOW,
     MAP_OVERFLOW_FIRST,
@@ -34,7 +34,7 @@ from twinbus.broker.store.page_file import (
     Row,
     TreeReader,
 )
-from twinbus.broker.store.salvage import Salvage
+from twinbus.broker.storage.repair.salvage import Salvage
 
 # Those that are asked for, the smallest (deep trees of few rows) and the largest (written as 1).
 PAGE_BYTES: Final = (4096, 16384, 512, 65536)

@@ -14,11 +14,11 @@ import pytest
 from crash.builders import chunk, counters, entity
 from crash.scratch import let_go
 from tests.store.doctor.test_doubtful_rows import messages_in
-from twinbus.broker.store import schema
-from twinbus.broker.store.doctor import Doctor, StoreReport
-from twinbus.broker.store.findings import FindingKind
-from twinbus.broker.store.page_file import PageFile
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.repair.findings import FindingKind
+from twinbus.broker.storage.repair.page_file import PageFile
+from twinbus.broker.storage.repair.store_repair import Doctor, StoreReport
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 COMMITS = 100
 FRAME = 24 + schema.PAGE_BYTES

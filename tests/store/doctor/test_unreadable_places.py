@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.store.doctor.real_data import STORE
-from twinbus.broker.data_doctor import DataReport, examine_data
-from twinbus.broker.store import schema
-from twinbus.broker.store.findings import FindingKind, Severity
+from twinbus.broker.data_repair import DataReport, examine_data
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.repair.findings import FindingKind, Severity
 
 PAGE = schema.PAGE_BYTES
 FRAME = 24 + PAGE

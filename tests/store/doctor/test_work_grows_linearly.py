@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.store.doctor.test_catalogue_repair import dead_row, queue_row, rows_of
-from twinbus.broker.catalogue_repair import check_catalogue
-from twinbus.broker.store import seal
-from twinbus.broker.store.catalogue_rows import CatalogueRows
-from twinbus.broker.store.counter_check import CounterCheck
-from twinbus.broker.store.draft import Draft
-from twinbus.broker.store.findings import LostRange
-from twinbus.broker.store.inspection import Inspection
-from twinbus.broker.store.message_references import MessageCheck
-from twinbus.broker.store.page_file import Flaw
-from twinbus.broker.store.port import EntityRow, QueueCounters
-from twinbus.broker.store.salvage import Found
+from twinbus.broker.namespace.catalogue_repair import check_catalogue
+from twinbus.broker.storage import row_checksum
+from twinbus.broker.storage.interface import EntityRow, QueueCounters
+from twinbus.broker.storage.repair.catalogue_rows import CatalogueRows
+from twinbus.broker.storage.repair.counter_check import CounterCheck
+from twinbus.broker.storage.repair.findings import LostRange
+from twinbus.broker.storage.repair.inspection import Inspection
+from twinbus.broker.storage.repair.message_references import MessageCheck
+from twinbus.broker.storage.repair.new_store_file import Draft
+from twinbus.broker.storage.repair.page_file import Flaw
+from twinbus.broker.storage.repair.salvage import Found
 
 SMALL, LARGE = 100, 400
 # Linear work grows by 4, and by a little more where something is sorted; quadratic by 16.
@@ -106,11 +106,14 @@ def inspection_of(path: Path, flaws: list[Flaw]) -> Inspection:
 
 
 def put_chunks(draft: Draft, ids: list[int], count: int = 1) -> None:
-    draft.put("chunk", [(each, count, 5, seal.of_blob(each, count, 5, b"x"), b"x") for each in ids])
+    draft.put(
+        "chunk",
+        [(each, count, 5, row_checksum.of_blob(each, count, 5, b"x"), b"x") for each in ids],
+    )
 
 
 def put_counters(draft: Draft, *each: QueueCounters) -> None:
-    draft.put("counters", [(*one.values(), seal.of_values(*one.values())) for one in each])
+    draft.put("counters", [(*one.values(), row_checksum.of_values(*one.values())) for one in each])
 
 
 def lost_between(path: Path, size: int) -> Inspection:
@@ -172,7 +175,7 @@ def test_counters_of_many_queues_with_many_losses(tmp_path: Path) -> None:
         for queue_id in range(1, size + 1):
             inspection.lose(queue_id << 40 | 1, 2)
             values = (queue_id, f"q{queue_id}", "queue", "{}")
-            inspection.draft.put("entity", [(*values, seal.of_values(*values))])
+            inspection.draft.put("entity", [(*values, row_checksum.of_values(*values))])
         inspection.lost = Looked(inspection.lost)
         with inspection.draft:
             check = CounterCheck(inspection, set(), set())

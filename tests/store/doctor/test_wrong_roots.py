@@ -10,12 +10,12 @@ import pytest
 
 from crash.builders import chunk, counters, entity, share_of, sheet_of
 from tests.store.doctor.test_doubtful_rows import messages_in
-from twinbus.broker.store import schema
-from twinbus.broker.store.doctor import Doctor
-from twinbus.broker.store.page_file import INTERIOR, PageFile
-from twinbus.broker.store.port import Op, PutScheduled, SetChunkExpiry, Tombstone
-from twinbus.broker.store.salvage import TABLES
-from twinbus.broker.store.sqlite import SqliteStore
+from twinbus.broker.storage import schema
+from twinbus.broker.storage.interface import Op, PutScheduled, SetChunkExpiry, Tombstone
+from twinbus.broker.storage.repair.page_file import INTERIOR, PageFile
+from twinbus.broker.storage.repair.salvage import TABLES
+from twinbus.broker.storage.repair.store_repair import Doctor
+from twinbus.broker.storage.sqlite_store import SqliteStore
 
 PAGE = schema.PAGE_BYTES
 CHUNKS = 60

@@ -13,12 +13,12 @@ from __future__ import annotations
 from enum import IntEnum
 from random import Random
 
-from twinbus.amqp.decode import Budget, decode_all, skip_value
+from twinbus.amqp.codec.decode import Budget, decode_all, skip_value
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.amqp.message import Message
+from twinbus.amqp.message.message import Message
+from twinbus.amqp.message.sections import body_steps, scan_message
 from twinbus.amqp.performatives import decode_performative
-from twinbus.amqp.scan import body_steps, scan_message
 from verification.fuzz import conversations, grammar
 from verification.fuzz.oracle import Meter
 from verification.fuzz.targets.base import STRANGERS_SIZE_MAX, BaseTarget

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from random import Random
 
-from twinbus.core import envelope
-from twinbus.core.encoding import decode_message
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.drivers.amqp.facts import FactReader
+from twinbus.drivers.amqp.delivery_metadata import FactReader
+from twinbus.encoding import envelope
+from twinbus.encoding.brokered_message import decode_message
+from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import TwinbusError
 from verification.fuzz import grammar
 from verification.fuzz.grammar import described, plain_map, string

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.broker.entities.filters import (
+from twinbus.broker.engine.filters import (
     CorrelationFilter,
     MessageView,
     RuleDescription,
@@ -23,10 +23,10 @@ from twinbus.broker.entities.filters import (
     SqlFilter,
     compile_rule,
 )
-from twinbus.broker.entities.record import unpack_record
-from twinbus.broker.ingest import FORMAT_MESSAGE, ingest
+from twinbus.broker.engine.stored_message import unpack_record
+from twinbus.broker.server.ingest import FORMAT_MESSAGE, ingest
+from twinbus.common.steps import Steps
 from twinbus.errors import ConfigurationError, FilterError
-from twinbus.steps import Steps
 from verification.fuzz import grammar, texts
 from verification.fuzz.oracle import Meter
 from verification.fuzz.targets.base import BaseTarget, mutate_parts, pack, unpack

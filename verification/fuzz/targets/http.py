@@ -13,11 +13,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from twinbus.broker.broker import Broker, NamespaceSpec, RunningNamespace
-from twinbus.broker.connection_slots import ConnectionSlots
+from twinbus.broker.broker import Broker, NamespaceSpec
+from twinbus.broker.fairness.connection_slots import ConnectionSlots
 from twinbus.broker.options import BrokerOptions
-from twinbus.connection_string import parse_connection_string
-from twinbus.shared_access import make_token
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.common.connection_string import parse_connection_string
+from twinbus.common.sas_token import make_token
 from verification.fuzz import mutation, texts
 from verification.fuzz.oracle import Meter
 from verification.fuzz.targets.base import STRANGERS_SIZE_MAX, BaseTarget

@@ -12,9 +12,9 @@ from typing import Final
 
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.limits import DEFAULT_LIMITS
-from twinbus.broker.entities.description import QueueDescription
-from twinbus.broker.ingest import FORMAT_BATCH, FORMAT_MESSAGE, Ingestion
-from twinbus.clock import Instant
+from twinbus.broker.engine.descriptions import QueueDescription
+from twinbus.broker.server.ingest import FORMAT_BATCH, FORMAT_MESSAGE, Ingestion
+from twinbus.common.clock import Instant
 from verification.fuzz import grammar
 from verification.fuzz.oracle import Meter
 from verification.fuzz.targets.base import BaseTarget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from twinbus.broker.access.claims import RuleSet
+from twinbus.broker.access.rules import RuleSet
 from twinbus.broker.access.sas import Audience, make_token, parse_token, verify
 from twinbus.errors import AccessDenied
 from verification.fuzz import texts

@@ -1,22 +1,17 @@
 """Failures that can be switched on, for an entity, a subsystem or the whole namespace.
 
-kinds.py        the list: what each kind does and which options it has
-fault.py        Fault and Scope: one failure as a checked value
-board.py        FaultRegistry: what is switched on, its times, chance and counts
-subsystems.py   which entities fail together
-stage.py        what happens when a fault begins and ends
-sends.py, attaches.py, receives.py, settlements.py, requests.py, administration.py
-                what happens to a request that meets one
-contact.py, line.py
-                connections that are refused, reset, silent or slow
-commits.py      a disk that is full or slow
-crash.py        a subsystem goes down, and the file that says how it was found
+fault                  Fault and Scope: one failure as a checked value; the table of kinds
+registry               what is switched on, its times, chance and counts; which entities fail
+together effects                what happens when a fault begins and ends; the report of a crash
+injection              what happens to an attach, a send, a settlement, ... that meets one
+http_injection         the same for administration
+network                connections that are refused, reset or silent
+degraded_connection    connections that are slow or frozen
 """
 
 from __future__ import annotations
 
-from twinbus.broker.faults.board import FaultRegistry
-from twinbus.broker.faults.fault import Fault, Scope
-from twinbus.broker.faults.kinds import KINDS
+from twinbus.broker.faults.fault import KINDS, Fault, Scope
+from twinbus.broker.faults.registry import FaultRegistry
 
 __all__ = ["KINDS", "Fault", "FaultRegistry", "Scope"]

@@ -1,15 +1,15 @@
 """The lean AMQP client: the driver for whoever counts microseconds.
 
-driver.py      AmqpDriver, the port's Driver; sender.py and receiver.py what it makes
-namespace.py   the connections of a driver
-line.py        one connection: the engine of twinbus.amqp on a socket
-ends.py        what our ends of links share; sending.py, receiving.py and nodes.py are their kinds
-authority.py   tokens, shown and renewed
-batches.py     several messages as one delivery; facts.py what a delivered message says of itself
-settling.py    settlement by lock token
-attempts.py    one try for many who wait; patience.py how long they do
-refusals.py    what the service says no with, as errors
-options.py     what can be chosen
+driver               AmqpDriver; sender and receiver what it makes
+connection           one connection: the engine of twinbus.amqp on a socket
+connection_pool      the connections of a driver
+link_endpoint        what our ends of links share: sender_endpoint, receiver_endpoint, request_nodes
+token_refresh        tokens, shown and renewed
+batching             several messages as one delivery
+delivery_metadata    what a delivered message says of itself
+shared_attempt       one attempt for many who wait, and how long they do
+errors               what the service says no with, as errors
+options              what can be chosen
 """
 
 from __future__ import annotations

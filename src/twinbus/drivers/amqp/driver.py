@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from twinbus.connection_string import ConnectionString, namespace_at, parse_connection_string
-from twinbus.drivers.amqp.namespace import ConnectionPool
+from twinbus.common.connection_string import ConnectionString, namespace_at, parse_connection_string
+from twinbus.drivers.amqp.connection_pool import ConnectionPool
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.receiver import AmqpReceiver
 from twinbus.drivers.amqp.sender import AmqpSender
@@ -18,7 +18,7 @@ from twinbus.drivers.credentials import (
     credential_in,
     credential_of,
 )
-from twinbus.drivers.port import NextSession, ReceiveMode
+from twinbus.drivers.interface import NextSession, ReceiveMode
 
 
 class AmqpDriver:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinbus.amqp.limits import AmqpLimits
-from twinbus.connection_string import PLAIN_PORT, TLS_PORT, ConnectionString
-from twinbus.drivers.port import NamespaceAddress
+from twinbus.common.connection_string import PLAIN_PORT, TLS_PORT, ConnectionString
+from twinbus.drivers.interface import NamespaceAddress
 
 __all__ = ["CLIENT_LIMITS", "AmqpOptions", "Endpoint"]
 

@@ -12,23 +12,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from twinbus.amqp.types import Array, Long
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.amqp.attempts import SharedAttempt
-from twinbus.drivers.amqp.batches import (
+from twinbus.amqp.codec.types import Array, Long
+from twinbus.drivers.amqp.batching import (
     FORMAT_BATCH,
     BatchKeys,
     EncodedDelivery,
     check_size,
     encode_delivery,
 )
-from twinbus.drivers.amqp.line import QUIET_S
-from twinbus.drivers.amqp.namespace import ConnectionPool
-from twinbus.drivers.amqp.patience import in_time, timed_out
-from twinbus.drivers.amqp.refusals import closed_by_us
-from twinbus.drivers.amqp.sending import NotSent, SenderEndpoint
-from twinbus.drivers.port import LinkProperties, note_unsent
-from twinbus.service_errors import (
+from twinbus.drivers.amqp.connection import QUIET_S
+from twinbus.drivers.amqp.connection_pool import ConnectionPool
+from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.sender_endpoint import NotSent, SenderEndpoint
+from twinbus.drivers.amqp.shared_attempt import SharedAttempt, in_time, timed_out
+from twinbus.drivers.interface import LinkProperties, note_unsent
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
     MessageRefused,
     ServiceError,
     ServiceInternalError,

@@ -1,4 +1,4 @@
-"""Goes and looks at both namespaces; what it saw is facts.py, what that means is rules.py.
+"""Goes and looks at both namespaces; what it saw is model.py, what that means is checks.py.
 
 Rule 1: every question has a time limit of its own; one that is not answered is an answer.
 Rule 2: what is made is deleted again, also when the looking is cut short.
@@ -16,36 +16,36 @@ from functools import partial
 from typing import Final, TypeVar
 
 from twinbus.amqp.errors import AmqpError
-from twinbus.amqp.message import Message
-from twinbus.core.envelope_ping import ping
-from twinbus.core.parcel import OutgoingMessage
-from twinbus.drivers.management import (
+from twinbus.amqp.message.message import Message
+from twinbus.common.entity_path import BACKLOG_MARKER
+from twinbus.common.event_loop import bounded_gather
+from twinbus.drivers.administration import (
     AdministrationClient,
     NamespaceInfo,
     QueueProperties,
     ReachabilityProbe,
     TopicProperties,
 )
-from twinbus.drivers.port import Driver
-from twinbus.entity_path import BACKLOG_MARKER
-from twinbus.errors import TwinbusError
+from twinbus.drivers.interface import Driver
+from twinbus.encoding.ping import ping
+from twinbus.encoding.transit import OutgoingMessage
+from twinbus.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    CommunicationError,
+    OperationTimeout,
+    ServiceInternalError,
+    TwinbusError,
+)
 from twinbus.pairing.backlog_queues import backlog_paths, primary_name_of
-from twinbus.pairing.environment import Role
-from twinbus.pairing.few_at_once import bounded_gather
-from twinbus.pairing.preflight.facts import (
+from twinbus.pairing.client.environment import Role
+from twinbus.pairing.preflight.model import (
     BacklogFacts,
     EntityFacts,
     ExpectedLoad,
     NamespaceFacts,
     Observations,
     PingFacts,
-)
-from twinbus.service_errors import (
-    AccessRefused,
-    AuthenticationFailed,
-    CommunicationError,
-    OperationTimeout,
-    ServiceInternalError,
 )
 
 __all__ = ["NamespaceAccess", "collect_observations"]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from twinbus.core.parcel import ReceivedMessage
-from twinbus.drivers.port import Receiver
-from twinbus.service_errors import ServiceError
+from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.drivers.interface import Receiver
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import ServiceError
 from twinbus.spark.connector.options import ReadOptions
-from twinbus.spark.connector.receiving import explained
-from twinbus.spark.connector.selecting import selected_paths
-from twinbus.spark.engine import LoopThread
+from twinbus.spark.connector.partition_plan import selected_paths
+from twinbus.spark.connector.partition_reader import explained
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class ServiceBusBatchReader(DataSourceReader):
         return [InputPartition(path) for path in asyncio.run(_paths_of(self._options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from twinbus.spark.connector.columns import to_batch
+        from twinbus.spark.connector.message_columns import to_batch
 
         for page in _pages(self._options, str(partition.value)):
             yield to_batch(page)

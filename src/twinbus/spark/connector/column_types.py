@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from twinbus.amqp.types import (
+from twinbus.amqp.codec.types import (
     Byte,
     Char,
     Decimal32,
@@ -37,7 +37,7 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
-from twinbus.core.encoding import moment_of, ms_of
+from twinbus.encoding.brokered_message import moment_of, ms_of
 from twinbus.errors import InvalidMessage
 
 __all__ = ["TYPE_NAMES", "text_and_type", "value_of"]

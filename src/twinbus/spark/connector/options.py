@@ -5,7 +5,7 @@ Rule 1: an option that nobody knows is refused, with the nearest one that exists
 Rule 2: Spark compares names without case and may hand them over in lower case; errors use the
         documented spelling.
 Rule 3: values hold no secret. Where the namespace is, and how one gets in, is a reference
-        (references.py), which is opened by whoever connects.
+        (spark/connection_refs.py), which is opened by whoever connects.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from enum import Enum
 from fnmatch import translate
 from typing import Final, Self, TypeVar
 
-from twinbus.entity_path import parse_entity_path
+from twinbus.common.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
-from twinbus.spark.references import OPTION_NAMES, NamespaceRef, RefKind
+from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef, RefKind
 
 __all__ = [
     "READ_OPTIONS",

@@ -26,13 +26,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from twinbus.common.event_loop import _engine_LoopThread as LoopThread
 from twinbus.errors import ConfigurationError
-from twinbus.spark.connector.brain import Reading, StreamCoordinator
+from twinbus.spark.connector.coordinator import Reading, StreamCoordinator
 from twinbus.spark.connector.options import Mode, ReadOptions
-from twinbus.spark.connector.orders import BatchLimit, PartitionPlan
-from twinbus.spark.connector.selecting import selected_paths
-from twinbus.spark.desk import LOOPBACK
-from twinbus.spark.engine import LoopThread
+from twinbus.spark.connector.partition_plan import BatchLimit, PartitionPlan, selected_paths
+from twinbus.spark.driver_channel import LOOPBACK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +90,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [InputPartition(order) for order in orders]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Too late to be of use: see brain.py."""
+        """Too late to be of use: see coordinator.py."""
 
     def stop(self) -> None:
         post, self._post = self._post, None
@@ -106,7 +105,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- in tasks -------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from twinbus.spark.connector.reading import read_batches
+        from twinbus.spark.connector.worker_reader import read_batches
 
         order = partition.value
         assert isinstance(order, PartitionPlan)

@@ -1,7 +1,7 @@
 """The syphon as a Structured Streaming query: the backlog comes home, one receipt a message.
 
-backlog queues --bell--> orders --tasks--> receipts --> Parquet
-  (secondary)   (driver)          '--> destinations (primary)
+backlog queues --long poll--> work orders --tasks--> receipts --> Parquet
+  (secondary)     (driver)                 '--> destinations (primary)
 """
 
 from __future__ import annotations

@@ -30,21 +30,26 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from twinbus.core.claim_watch import LISTEN, SEND, ClaimMonitor
-from twinbus.core.receipts import ReceiptOutcome
 from twinbus.drivers.amqp import AmqpDriver
+from twinbus.drivers.interface import Driver
 from twinbus.drivers.metered import MeteredDriver
-from twinbus.drivers.port import Driver
 from twinbus.errors import ConfigurationError
-from twinbus.pairing.hosting import HostedSyphon, SyphonRequest
-from twinbus.spark.java import find_java
-from twinbus.spark.references import NamespaceRef, RefKind
-from twinbus.spark.syphon.own_session import forget_dead_spark, hosted_session, is_over, is_own
-from twinbus.spark.syphon.private_dir import private_directory
+from twinbus.failover.missing_claims import LISTEN, SEND, ClaimMonitor
+from twinbus.mover.planning.receipts import ReceiptOutcome
+from twinbus.pairing.syphon_hosting import HostedSyphon, SyphonRequest
+from twinbus.spark.connection_refs import NamespaceRef, RefKind
+from twinbus.spark.errors import translate_spark_errors
+from twinbus.spark.runtime.java import find_java
+from twinbus.spark.syphon.hosted_session import (
+    forget_dead_spark,
+    hosted_session,
+    is_over,
+    is_own,
+    private_directory,
+)
 from twinbus.spark.syphon.query import Syphon, start_syphon
 from twinbus.spark.syphon.settings import SyphonSettings, is_local
-from twinbus.spark.syphon.state import Status
-from twinbus.spark.troubles import translate_spark_errors
+from twinbus.spark.syphon.state_directory import Status
 
 __all__ = ["SparkSyphon", "maker"]
 

@@ -31,10 +31,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.errors import ConfigurationError
+from twinbus.spark.runtime.worker_check import explain_missing
+from twinbus.spark.syphon.data_source import FORMAT, BacklogSource
 from twinbus.spark.syphon.settings import SyphonSettings
-from twinbus.spark.syphon.source import FORMAT, BacklogSource
-from twinbus.spark.syphon.state import Control, StateDir, Status
-from twinbus.spark.worker_python import explain_missing
+from twinbus.spark.syphon.state_directory import Control, StateDir, Status
 
 __all__ = ["Syphon", "read_receipts", "receipts_of", "start_syphon"]
 

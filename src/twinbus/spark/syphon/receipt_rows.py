@@ -10,7 +10,7 @@ from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.core.receipts import Receipt
+from twinbus.mover.planning.receipts import Receipt
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,23 +13,23 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.core.ttl_policy import TtlPolicy
-from twinbus.entity_path import check_patterns
+from twinbus.common.entity_path import check_patterns
+from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import ConfigurationError
-from twinbus.metering.pruning import check_keep_days
-from twinbus.pairing.driver_name import DriverName, check_driver_name
-from twinbus.spark.bell import POLL_S
-from twinbus.spark.desk import LOOPBACK
-from twinbus.spark.references import OPTION_NAMES, NamespaceRef
+from twinbus.metering.log_retention import check_keep_days
+from twinbus.pairing.client.driver_name import DriverName, check_driver_name
+from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef
+from twinbus.spark.driver_channel import LOOPBACK
+from twinbus.spark.long_poll import POLL_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from twinbus.core.chunk_board import Backoff
-    from twinbus.core.dispatcher import WorkLimits
-    from twinbus.drivers.port import NamespaceAddress
-    from twinbus.pairing.mover_options import MoverOptions
-    from twinbus.pairing.open_namespace import NamespaceConnection
+    from twinbus.drivers.interface import NamespaceAddress
+    from twinbus.failover.backoff import Backoff
+    from twinbus.mover.options import MoverOptions
+    from twinbus.mover.planning.dispatcher import WorkLimits
+    from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
 __all__ = ["SyphonSettings", "is_local"]
 
@@ -106,9 +106,9 @@ class SyphonSettings:
 
     def mover_options(self, primary: NamespaceAddress) -> MoverOptions:
         """For a primary that is reached there."""
-        from twinbus.core.chunk import DeliveryRules
+        from twinbus.mover.options import MoverOptions
+        from twinbus.mover.planning.chunk_plan import DeliveryRules
         from twinbus.pairing.backlog_queues import owner_mark
-        from twinbus.pairing.mover_options import MoverOptions
 
         owner = owner_mark(primary, self.primary_name) if self.owner is None else self.owner
         return MoverOptions(
@@ -125,13 +125,13 @@ class SyphonSettings:
 
     @property
     def backoff(self) -> Backoff:
-        from twinbus.core.chunk_board import Backoff
+        from twinbus.failover.backoff import Backoff
 
         return Backoff(gone_grace_s=self.gone_grace_s)
 
     @property
     def limits(self) -> WorkLimits:
-        from twinbus.core.dispatcher import WorkLimits
+        from twinbus.mover.planning.dispatcher import WorkLimits
 
         return WorkLimits(
             tasks=self.tasks,

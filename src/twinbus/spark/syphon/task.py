@@ -20,12 +20,12 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.core.receipts import Receipt, ReceiptCounts, ReceiptOutcome
-from twinbus.core.shift import WorkOrder, WorkReport, report_to_json, split_report
-from twinbus.pairing.mover_shift import run_work_order
-from twinbus.service_errors import ServiceError
-from twinbus.spark.desk import DriverChannelAddress, DriverChannelClient
-from twinbus.spark.engine import LoopThread
+from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.errors import ServiceError
+from twinbus.mover.planning.receipts import Receipt, ReceiptCounts, ReceiptOutcome
+from twinbus.mover.planning.work_order import WorkOrder, WorkReport, report_to_json, split_report
+from twinbus.mover.work_order_runner import run_work_order
+from twinbus.spark.driver_channel import DriverChannelAddress, DriverChannelClient
 from twinbus.spark.syphon.receipt_rows import to_record_batch
 from twinbus.spark.syphon.settings import SyphonSettings
 

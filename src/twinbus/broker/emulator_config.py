@@ -1,0 +1,435 @@
+"""The Config.json of the official emulator.
+
+Words that the parts of ``Config.json`` have in common: objects, lists, durations.
+
+Every refusal says where in the file something is wrong.
+
+The topics of a ``Config.json``, with their subscriptions and rules.
+
+    Topics[]           Name, Properties, Subscriptions[]
+      Subscriptions[]  Name, Properties, Rules[]
+        Rules[]        Name, Properties (FilterType, CorrelationFilter | SqlFilter, Action)
+
+A subscription without rules gets every message, as in the emulator.
+
+The ``Config.json`` of the official Service Bus emulator, read into descriptions.
+
+    UserConfig
+      Namespaces[]  Name, Queues[] (Name, Properties), Topics[] (emulator_config.py)
+      Logging       read over: this broker logs its own way
+
+Rule 1: everything in the file takes effect or is refused; nothing is skipped in silence.
+Rule 2: what the file leaves out has our defaults, not the emulator's: a message does not
+        expire after an hour because nobody said otherwise.
+Rule 3: the limits are ours too. A file that the emulator refuses for its size is fine here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from twinbus.broker.access.sas import LOOPBACK_NAMES, Audience
+from twinbus.broker.engine.descriptions import (
+    DURATION_MS_MAX,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import (
+    CorrelationFilter,
+    Filter,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from twinbus.broker.engine.forwarding import own_targets
+from twinbus.errors import ConfigurationError
+
+__all__ = [
+    "DURATION_LENGTH_MAX",
+    "NamespaceConfig",
+    "Reader",
+    "SubscriptionConfig",
+    "TopicsConfig",
+    "as_list",
+    "as_object",
+    "audience_in",
+    "check_namespace_name",
+    "duration_as",
+    "expect_distinct",
+    "expect_keys",
+    "forward_as",
+    "name_of",
+    "parse_config_json",
+    "parse_duration_ms",
+    "parse_topics",
+    "refusals_in",
+    "settings_of",
+    "shown",
+    "taken_as",
+]
+
+DURATION_LENGTH_MAX: Final = 64
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>[0-9]+)D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?"
+    r"(?:(?P<seconds>[0-9]+)(?:\.(?P<fraction>[0-9]+))?S)?)?",
+    re.ASCII,
+)
+
+
+def parse_duration_ms(text: object) -> int | None:
+    """An ISO-8601 duration in milliseconds; None for .NET's longest, which means never.
+
+    Years and months are refused: nobody knows how many milliseconds they have.
+    """
+    match = None
+    if isinstance(text, str) and len(text) <= DURATION_LENGTH_MAX and text != "P":
+        match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(
+            f"{shown(text)} is not a duration of days, hours, minutes and seconds",
+            hint="Write it like PT30S, PT5M or P1DT12H",
+        )
+    days, hours, minutes, seconds = (
+        int(match[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
+    )
+    fraction_ms = int((match["fraction"] or "0")[:3].ljust(3, "0"))
+    total_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + fraction_ms
+    return None if total_ms >= DURATION_MS_MAX else total_ms
+
+
+def taken_as(name: str) -> Callable[[Any], dict[str, Any]]:
+    """Taken as it is: the description checks kind and range."""
+    return lambda value: {name: value}
+
+
+def duration_as(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {name: parse_duration_ms(value)}
+
+
+def forward_as(name: str) -> Callable[[Any], dict[str, Any]]:
+    """The emulator writes "" for nowhere."""
+    return lambda value: {name: value or None}
+
+
+def expect_keys(values: Mapping[str, Any], known: set[str], place: str) -> None:
+    for key in values:
+        if key not in known:
+            raise ConfigurationError(
+                f"{place} has a key {shown(key)}, which has no meaning there",
+                hint=f"Known are {', '.join(sorted(known))}",
+            )
+
+
+def expect_distinct(names: list[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigurationError(
+                f"there are two {what} named {name!r}", hint="Rename or remove one"
+            )
+        seen.add(name)
+
+
+def as_object(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{place} is missing or not an object", hint="Write { … } there")
+    return value
+
+
+def as_list(value: Any, place: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigurationError(f"{place} is missing or not a list", hint="Write [ … ] there")
+    return value
+
+
+def shown(value: object) -> str:
+    return f"{value!a:.80}"
+
+
+Reader = Callable[[Any], dict[str, Any]]
+"""From a value in the file to settings of a description."""
+
+
+def audience_in(namespace: str) -> Audience:
+    """The hosts by which a file can mean its namespace: its name, and this machine."""
+    name = namespace.lower()
+    return Audience(LOOPBACK_NAMES | {name, f"{name}.servicebus.windows.net"}, 0)
+
+
+def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:
+    """The settings that the Properties of an entity stand for."""
+    properties = as_object(values.get("Properties", {}), f"Properties of {place}")
+    expect_keys(properties, set(readers), f"Properties of {place}")
+    settings: dict[str, Any] = {}
+    for written, value in properties.items():
+        settings |= readers[written](value)
+    return settings
+
+
+def name_of(values: Mapping[str, Any], what: str) -> str:
+    name = values.get("Name")
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{what} has no Name", hint="Give it one")
+    return name
+
+
+@contextmanager
+def refusals_in(place: str) -> Iterator[None]:
+    """A refusal of a value says where in the file it stands."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"in {place}: {error.sentence}", hint=error.hint) from error
+
+
+class SubscriptionConfig(NamedTuple):
+    """A subscription to have, and its rules if it is made."""
+
+    description: SubscriptionDescription
+    rules: list[RuleDescription] | None = None
+    """None is the rule that lets every message in."""
+
+
+class TopicsConfig(NamedTuple):
+    """The topics of a namespace and all their subscriptions."""
+
+    topics: list[TopicDescription]
+    subscriptions: list[SubscriptionConfig]
+
+
+def parse_topics(values: object, audience: Audience, place: str) -> TopicsConfig:
+    """Read the Topics of a namespace; raises ConfigurationError with the place and a way out."""
+    found = TopicsConfig([], [])
+    for item in as_list(values, f"Topics of {place}"):
+        _add_topic(as_object(item, f"a topic of {place}"), audience, place, found)
+    return found
+
+
+def _add_topic(
+    values: Mapping[str, Any], audience: Audience, place: str, found: TopicsConfig
+) -> None:
+    name = name_of(values, f"a topic of {place}")
+    place = f"topic {shown(name)} of {place}"
+    expect_keys(values, {"Name", "Properties", "Subscriptions"}, place)
+    with refusals_in(place):
+        found.topics.append(TopicDescription(path=name, **settings_of(values, _TOPIC, place)))
+    listed = as_list(values.get("Subscriptions", []), f"Subscriptions of {place}")
+    subscriptions = [
+        _subscription(as_object(item, f"a subscription of {place}"), audience, name, place)
+        for item in listed
+    ]
+    paths = [each.description.path for each in subscriptions]
+    expect_distinct(paths, f"subscriptions of {place}")
+    found.subscriptions.extend(subscriptions)
+
+
+def _subscription(
+    values: Mapping[str, Any], audience: Audience, topic: str, place: str
+) -> SubscriptionConfig:
+    name = name_of(values, f"a subscription of {place}")
+    place = f"subscription {shown(name)} of {place}"
+    expect_keys(values, {"Name", "Properties", "Rules"}, place)
+    with refusals_in(place):
+        settings = own_targets(settings_of(values, _SUBSCRIPTION, place), audience)
+        description = SubscriptionDescription(path=f"{topic}/subscriptions/{name}", **settings)
+    listed = as_list(values.get("Rules", []), f"Rules of {place}")
+    rules = [_rule(as_object(item, f"a rule of {place}"), place) for item in listed]
+    expect_distinct([rule.key for rule in rules], f"rules of {place}")
+    return SubscriptionConfig(description, rules or None)
+
+
+def _rule(values: Mapping[str, Any], place: str) -> RuleDescription:
+    name = name_of(values, f"a rule of {place}")
+    place = f"rule {shown(name)} of {place}"
+    expect_keys(values, {"Name", "Properties"}, place)
+    properties = as_object(values.get("Properties", {}), f"Properties of {place}")
+    expect_keys(properties, {"FilterType", *_FILTERS.values(), "Action"}, f"Properties of {place}")
+    with refusals_in(place):
+        return RuleDescription(name, _filter(properties, place), _action(properties, place))
+
+
+# FilterType -> the key that holds the filter.
+_FILTERS: Final = {"Correlation": "CorrelationFilter", "Sql": "SqlFilter"}
+
+
+def _filter(properties: Mapping[str, Any], place: str) -> Filter:
+    kind = properties.get("FilterType")
+    given = [key for key in _FILTERS.values() if key in properties]
+    if kind is None and not given:
+        return TrueFilter()
+    wanted = _FILTERS.get(kind) if isinstance(kind, str) else None
+    if wanted is None or given != [wanted]:
+        raise ConfigurationError(
+            f"the FilterType {shown(kind)} does not say what the filter is",
+            hint="Use Correlation with a CorrelationFilter, or Sql with a SqlFilter",
+        )
+    values = as_object(properties[wanted], f"{wanted} of {place}")
+    if kind == "Sql":
+        return SqlFilter(_expression(values, f"SqlFilter of {place}"))
+    expect_keys(values, set(_CORRELATION), f"CorrelationFilter of {place}")
+    return CorrelationFilter(**{_CORRELATION[key]: value for key, value in values.items()})
+
+
+def _action(properties: Mapping[str, Any], place: str) -> SqlAction | None:
+    if properties.get("Action") is None:
+        return None
+    place = f"Action of {place}"
+    return SqlAction(_expression(as_object(properties["Action"], place), place))
+
+
+def _expression(values: Mapping[str, Any], place: str) -> str:
+    expect_keys(values, {"SqlExpression"}, place)
+    expression = values.get("SqlExpression")
+    if not isinstance(expression, str):
+        raise ConfigurationError(f"{place} has no SqlExpression")
+    return expression
+
+
+_TOPIC: Final[dict[str, Reader]] = {
+    "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
+    "DuplicateDetectionHistoryTimeWindow": duration_as("duplicate_detection_window_ms"),
+    "RequiresDuplicateDetection": taken_as("requires_duplicate_detection"),
+}
+_SUBSCRIPTION: Final[dict[str, Reader]] = {
+    "DeadLetteringOnMessageExpiration": taken_as("dead_lettering_on_expiration"),
+    "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
+    "ForwardDeadLetteredMessagesTo": forward_as("forward_dead_lettered_messages_to"),
+    "ForwardTo": forward_as("forward_to"),
+    "LockDuration": duration_as("lock_duration_ms"),
+    "MaxDeliveryCount": taken_as("max_delivery_count"),
+    "RequiresSession": taken_as("requires_session"),
+}
+_CORRELATION: Final = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+    "Properties": "properties",
+}
+
+
+# 10,000 queues with all their properties written out come to about 5 MB.
+CONFIG_LENGTH_MAX: Final = 16 * 1024 * 1024
+
+_NAMESPACE_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]{0,48}[a-zA-Z0-9]", re.ASCII)
+# A string, or a comment. Strings come first, so that "http://x" keeps its slashes.
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+class NamespaceConfig(NamedTuple):
+    """One namespace and the entities that it starts with."""
+
+    name: str
+    queues: list[QueueDescription]
+    topics: list[TopicDescription]
+    subscriptions: list[SubscriptionConfig]
+
+
+def parse_config_json(text: str) -> list[NamespaceConfig]:
+    """Read a whole file; raises ConfigurationError with the place and a way out."""
+    document = _load(text)
+    expect_keys(document, {"UserConfig"}, "the file")
+    user_config = as_object(document.get("UserConfig"), "UserConfig")
+    expect_keys(user_config, {"Namespaces", "Logging"}, "UserConfig")
+    listed = as_list(user_config.get("Namespaces"), "UserConfig.Namespaces")
+    namespaces = [_namespace(as_object(item, "a namespace")) for item in listed]
+    if not namespaces:
+        raise ConfigurationError("UserConfig.Namespaces is empty", hint="Name one namespace")
+    expect_distinct([namespace.name.lower() for namespace in namespaces], "namespaces")
+    return namespaces
+
+
+def check_namespace_name(name: object) -> str:
+    """The name, if a namespace may have it; raises ConfigurationError otherwise."""
+    if not isinstance(name, str) or not _NAMESPACE_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{shown(name)} is no name for a namespace",
+            hint="Use 2 to 50 letters, digits and '-', beginning with a letter and not ending "
+            "with '-'",
+        )
+    return name
+
+
+def _load(text: str) -> dict[str, Any]:
+    if len(text) > CONFIG_LENGTH_MAX:
+        raise ConfigurationError(
+            f"the file has more than {CONFIG_LENGTH_MAX} characters", hint="Split it in two"
+        )
+    try:
+        document = json.loads(
+            _STRING_OR_COMMENT.sub(_without_comment, text), object_pairs_hook=_without_doubles
+        )
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(
+            f"line {error.lineno} of the file is not JSON: {error.msg}",
+            hint="Comments are allowed, anything else is as in JSON",
+        ) from error
+    except RecursionError:
+        raise ConfigurationError(
+            "the file is nested too deeply", hint="Check its brackets"
+        ) from None
+    return as_object(document, "the file")
+
+
+def _without_comment(match: re.Match[str]) -> str:
+    """Keep strings; of a comment keep the line feeds, so that errors name the right line."""
+    text = match[0]
+    return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(
+            f"{shown(double)} stands twice in one object of the file", hint="Leave one of them out"
+        )
+    return values
+
+
+def _namespace(values: Mapping[str, Any]) -> NamespaceConfig:
+    name = check_namespace_name(values.get("Name"))
+    place = f"namespace {name!r}"
+    expect_keys(values, {"Name", "Queues", "Topics"}, place)
+    listed = as_list(values.get("Queues", []), f"Queues of {place}")
+    audience = audience_in(name)
+    queues = [_queue(as_object(item, f"a queue of {place}"), audience, place) for item in listed]
+    topics = parse_topics(values.get("Topics", []), audience, place)
+    paths = [each.path for each in [*queues, *topics.topics]]
+    expect_distinct(paths, f"queues or topics in {place}")
+    return NamespaceConfig(name, queues, *topics)
+
+
+def _queue(values: Mapping[str, Any], audience: Audience, place: str) -> QueueDescription:
+    name = name_of(values, f"a queue of {place}")
+    place = f"queue {shown(name)} of {place}"
+    expect_keys(values, {"Name", "Properties"}, place)
+    with refusals_in(place):
+        settings = own_targets(settings_of(values, _PROPERTIES, place), audience)
+        return QueueDescription(path=name, **settings)
+
+
+_PROPERTIES: Final[dict[str, Reader]] = {
+    "DeadLetteringOnMessageExpiration": taken_as("dead_lettering_on_expiration"),
+    "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
+    "DuplicateDetectionHistoryTimeWindow": duration_as("duplicate_detection_window_ms"),
+    "ForwardDeadLetteredMessagesTo": forward_as("forward_dead_lettered_messages_to"),
+    "ForwardTo": forward_as("forward_to"),
+    "LockDuration": duration_as("lock_duration_ms"),
+    "MaxDeliveryCount": taken_as("max_delivery_count"),
+    "RequiresDuplicateDetection": taken_as("requires_duplicate_detection"),
+    "RequiresSession": taken_as("requires_session"),
+}

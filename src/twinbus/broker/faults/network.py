@@ -1,0 +1,212 @@
+"""Whether the namespace can be reached, and by whom (rules F1 and F5).
+
+    refuse      the listener is closed, and connections are reset
+    reset       connections are reset, new ones as soon as they are made
+    black-hole  nothing is read and nothing is answered
+    half-open   one direction is dead, the other works
+    slow        bytes take their time, in both directions
+
+Refusing only some clients, or only messages, cannot be done by closing the listener that
+everybody uses: then it means the same as a reset.
+
+A connection in a black hole has a stranger's slot (broker/fairness/connection_slots.py), like every
+connection that has shown no token. So a fault adds no connections to those that the descriptors are
+enough for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from twinbus.broker.fairness.connection_slots import EVICTED, Slot
+from twinbus.broker.faults.degraded_connection import DegradedConnection, hang_up, reset_on_close
+from twinbus.broker.faults.registry import ActiveFault
+from twinbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twinbus.broker.listener.listeners import ListenerSet
+    from twinbus.broker.namespace.namespace import Namespace
+    from twinbus.broker.server.connection import ClientConnection
+
+logger = logging.getLogger("twinbus.broker")
+
+# Between two tries to get a port back that somebody else may have taken meanwhile.
+REOPEN_PAUSE_S: Final = 0.2
+
+
+class _SilentConnection(NamedTuple):
+    """What is known of a connection that nothing has been read from."""
+
+    slot: Slot
+    must_be_tls: bool
+
+
+class NetworkFaults:
+    """The connections of one namespace, as good or bad as the faults say."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._entrance: ListenerSet | None = None
+        self._is_shut = False
+        self._opening: asyncio.Task[None] | None = None
+        self._unheard: dict[socket.socket, _SilentConnection] = {}
+        """Connections in a black hole: accepted, and not read from."""
+
+    def guard(self, entrance: ListenerSet) -> None:
+        """From now on stand at this entrance."""
+        self._entrance = entrance
+        entrance.reception.reject_hook = self._reject_hook
+
+    def changed(self) -> None:
+        """A fault of this kind began or ended."""
+        for peer in list(self._namespace.peers):
+            self.meet(peer)
+        is_shut = any(_closes_listeners(active) for active in self._faults("data"))
+        if is_shut is not self._is_shut:
+            self._is_shut = is_shut
+            self._adjust_listeners()
+        waiting, self._unheard = self._unheard, {}
+        for connection, (slot, must_be_tls) in waiting.items():
+            if self._entrance is not None and slot.is_taken:
+                slot.leave()  # It gets another one, from whatever takes the connection next.
+                self._entrance.reception.accept(connection, must_be_tls=must_be_tls)
+
+    def close(self) -> None:
+        """The namespace stops: nothing opens again, also when its faults end."""
+        self._entrance = None
+        if self._opening is not None:
+            self._opening.cancel()
+        for connection, unheard in self._unheard.items():
+            unheard.slot.leave()
+            connection.close()
+        self._unheard.clear()
+
+    # -- the doors ------------------------------------------------------------------------
+
+    def _adjust_listeners(self) -> None:
+        entrance = self._entrance
+        if entrance is None:
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if self._is_shut:
+            entrance.close_listeners()
+            for visitor in list(entrance.reception.waiting):
+                visitor.drop()
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open(entrance))
+
+    async def _open(self, entrance: ListenerSet) -> None:
+        while True:
+            try:
+                await entrance.open()
+            except ConfigurationError as error:
+                logger.warning("namespace %s: %s", self._namespace.name, error)
+                await asyncio.sleep(REOPEN_PAUSE_S)
+            else:
+                return
+
+    async def until_open(self) -> None:
+        """Return once doors that are to be open are open."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+
+    def _reject_hook(self, connection: socket.socket, must_be_tls: bool) -> bool:
+        """Whether nobody is to know of a new connection, for now or for good."""
+        if self._namespace.faults.has_no_faults:
+            return False
+        host = address = ""
+        with suppress(OSError):
+            host, port = connection.getpeername()[:2]
+            address = f"{host}:{port}"
+        found = [each for each in self._faults("both") if is_meant(each, address, "")]
+        hows = {active.fault.how for active in found}
+        if hows & {"refuse", "reset"}:
+            reset_on_close(connection)
+            connection.close()
+        elif "black-hole" not in hows:
+            return False
+        else:
+            self._hold(connection, host, must_be_tls=must_be_tls)
+        for active in found:
+            active.hit_count += 1
+        return True
+
+    def _hold(self, connection: socket.socket, host: str, *, must_be_tls: bool) -> None:
+        if self._entrance is None:
+            connection.close()
+            return
+        evicted = partial(self._evicted, connection, host)
+        slot = self._entrance.reception.slots.admit(host, evicted)
+        self._unheard[connection] = _SilentConnection(slot, must_be_tls)
+
+    def _evicted(self, connection: socket.socket, host: str) -> None:
+        """A newer connection needs the slot."""
+        self._unheard.pop(connection, None)
+        connection.close()
+        if self._entrance is not None:
+            self._entrance.reception.log_violation(EVICTED, host)
+
+    # -- who is inside --------------------------------------------------------------------
+
+    def meet(self, peer: ClientConnection) -> None:
+        """Treat one connection as the faults of now demand."""
+        found = [
+            active
+            for active in self._faults("data")
+            if is_meant(active, address_of(peer.transport), _container_id_of(peer))
+        ]
+        hows = {active.fault.how for active in found}
+        for active in found:
+            active.hit_count += 1
+        if hows & {"refuse", "reset"}:
+            hang_up(peer)
+        elif found:
+            if peer.line is None:
+                peer.line = DegradedConnection(peer)
+            peer.line.tune(found)
+        elif peer.line is not None:
+            line, peer.line = peer.line, None
+            line.heal()
+
+    def management(self, address: str) -> list[ActiveFault]:
+        """The faults that a request for administration from that address meets."""
+        return [each for each in self._faults("management") if is_meant(each, address, "")]
+
+    def _faults(self, plane: str) -> Iterator[ActiveFault]:
+        """The faults of one plane; "both" are those that spare neither."""
+        for active in self._namespace.faults.on_now("cannot-contact"):
+            if active.fault.plane in ("both", plane) and not (
+                plane == "data" and active.fault.how == "gateway-error"
+            ):
+                yield active
+
+
+def _closes_listeners(active: ActiveFault) -> bool:
+    fault = active.fault
+    return fault.how == "refuse" and fault.plane == "both" and not fault.only_clients
+
+
+def is_meant(active: ActiveFault, address: str, container_id: str) -> bool:
+    """Whether a client is one of those that the fault cuts off."""
+    only = active.fault.only_clients
+    return not only or address.startswith(only) or container_id.startswith(only)
+
+
+def _container_id_of(peer: ClientConnection) -> str:
+    """How the client calls itself; nothing before it has opened the connection."""
+    remote = peer.connection.remote_open
+    return "" if remote is None else str(remote.container_id)
+
+
+def address_of(transport: Any) -> str:
+    """The client's side of a connection, as ``127.0.0.1:50312``."""
+    found = None if transport is None else transport.get_extra_info("peername")
+    return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else ""

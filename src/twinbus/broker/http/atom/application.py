@@ -1,0 +1,167 @@
+"""One namespace as an ASGI application: the administration protocol at "/".
+
+    application = namespace_application(running_namespace)
+
+Rule 1: host, then token, then everything else: a stranger learns nothing, not even what exists.
+Rule 2: every answer is one XML document with a status that the stock clients expect; a refusal
+        is ``<Error>`` with a sentence.
+Rule 3: nothing is for a browser: no CORS headers, no sniffing, no framing, no cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from twinbus.broker.faults.http_injection import trouble_with
+from twinbus.broker.http.atom.handlers import (
+    delete_entity,
+    delete_rule,
+    delete_subscription,
+    get_entity,
+    get_namespace,
+    get_rule,
+    get_subscription,
+    list_queues,
+    list_rules,
+    list_subscriptions,
+    list_topics,
+    put_entity,
+    put_rule,
+    put_subscription,
+)
+from twinbus.broker.http.atom.requests import Answer, Call, RequestTarget, TargetKind, parse_target
+from twinbus.broker.http.atom.xml import error
+from twinbus.broker.http.request_checks import (
+    SLOT,
+    HttpError,
+    check_host,
+    grant_of,
+    may_manage,
+    status_of,
+    version_of,
+)
+from twinbus.broker.running_namespace import RunningNamespace
+from twinbus.cost.units import Operation
+from twinbus.errors import AccessDenied, TwinbusError
+
+__all__ = ["answer", "answer_for_any", "namespace_application"]
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+HANDLERS: Final[dict[tuple[TargetKind, str], Handler]] = {
+    ("namespace", "GET"): get_namespace,
+    ("queues", "GET"): list_queues,
+    ("topics", "GET"): list_topics,
+    ("entity", "GET"): get_entity,
+    ("entity", "PUT"): put_entity,
+    ("entity", "DELETE"): delete_entity,
+    ("subscriptions", "GET"): list_subscriptions,
+    ("subscription", "GET"): get_subscription,
+    ("subscription", "PUT"): put_subscription,
+    ("subscription", "DELETE"): delete_subscription,
+    ("rules", "GET"): list_rules,
+    ("rule", "GET"): get_rule,
+    ("rule", "PUT"): put_rule,
+    ("rule", "DELETE"): delete_rule,
+}
+MEDIA_TYPE: Final = "application/atom+xml;charset=utf-8"
+ERROR_MEDIA_TYPE: Final = "application/xml;charset=utf-8"
+# An answer may hold keys, and what it repeats must never be taken for a page.
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def namespace_application(namespace: RunningNamespace) -> ASGIApp:
+    """The administration of one namespace."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            response = await answer(Request(scope, receive), namespace)
+            await response(scope, receive, send)
+
+    return application
+
+
+async def answer_for_any(request: Request, namespaces: Collection[RunningNamespace]) -> Response:
+    """What that one of several namespaces says whose keys made the request's token."""
+    refusal: TwinbusError = AccessDenied("no namespace is served here", hint="Start one first")
+    for namespace in namespaces:
+        try:
+            grant_of(request, namespace.access)
+        except AccessDenied as error:
+            refusal = error
+        else:
+            return await answer(request, namespace)
+    return _refusal(status_of(refusal), str(refusal))
+
+
+async def answer(request: Request, namespace: RunningNamespace) -> Response:
+    """What the namespace says to a request."""
+    if not namespace.faults.has_no_faults:
+        entity = request.scope["path"].strip("/").lower()
+        trouble = await trouble_with(request, namespace.access, entity)
+        if trouble is not None:
+            return _refusal(trouble.status, trouble.sentence)
+    try:
+        status, body = await _answer(request, namespace)
+    except (HttpError, TwinbusError) as refusal:
+        return _refusal(status_of(refusal), str(refusal))
+    except ClientDisconnect:
+        raise  # Whoever serves HTTP knows what that is.
+    except Exception as error:
+        namespace.access.offences.note_mistake(
+            "the administration failed at a request",
+            error,
+            namespace.access.now().monotonic_s,
+            address=request.client.host if request.client else "",
+            is_stranger=not _is_known(request),
+        )
+        return _refusal(500, "The broker failed at this request. Its log says why.")
+    return Response(body, status, HEADERS, media_type=MEDIA_TYPE)
+
+
+async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
+    check_host(request, namespace.access.audience)
+    grant = grant_of(request, namespace.access)
+    target = parse_target(request.scope["path"])
+    if not may_manage(grant, target.segments):
+        raise AccessDenied(
+            "the claim Manage is missing for this", hint="Use a key whose rule has it"
+        )
+    _count(namespace, target)
+    call = Call(request, namespace, target, version_of(request), grant)
+    return await _handler(target, request.method)(call)
+
+
+def _is_known(request: Request) -> bool:
+    """Whether a valid token was shown on the request's connection, now or earlier."""
+    slot = request.scope.get("state", {}).get(SLOT)
+    return slot is None or slot.is_authenticated
+
+
+def _count(namespace: RunningNamespace, target: RequestTarget) -> None:
+    """C1: every request is metered, with its entity if there is one."""
+    path = "/".join(target.segments)
+    # A name that nothing has would be counted for ever.
+    known = path if namespace.access.catalogue.find(path) is not None else ""
+    namespace.access.meter.counter(known, Operation.ADMINISTRATION).happened()
+
+
+def _handler(target: RequestTarget, method: str) -> Handler:
+    handler = HANDLERS.get((target.kind, method))
+    if handler is None:
+        known = [verb for kind, verb in HANDLERS if kind == target.kind]
+        raise HttpError(405, f"This can be asked for with {', '.join(known) or 'nothing'} only.")
+    return handler
+
+
+def _refusal(status: int, sentence: str) -> Response:
+    return Response(error(status, sentence), status, HEADERS, media_type=ERROR_MEDIA_TYPE)

@@ -1,0 +1,220 @@
+"""Faults, stops and the clock over HTTP.
+
+    GET    /faults/kinds                          anyone; every kind with its options
+    GET    /namespaces/{namespace}/faults         Manage, as for all that follow
+    POST   /namespaces/{namespace}/faults         a fault as a JSON object; the answer has its id
+    DELETE /namespaces/{namespace}/faults         clear all
+    GET    /namespaces/{namespace}/faults/{id}
+    DELETE /namespaces/{namespace}/faults/{id}    clear one
+    GET    /namespaces/{namespace}/subsystems     which entity belongs to which
+    PUT    /namespaces/{namespace}/subsystems     {"orders": "billing"}; null is the usual one
+    POST   /namespaces/{namespace}/stop           close it, while the others run on
+    POST   /namespaces/{namespace}/start          serve it again
+    POST   /clock/advance                         {"seconds": 900}; only with an adjustable clock
+
+No fault reaches these routes: whoever switched one on can switch it off.
+
+Rule 1: all of it can be switched off (BrokerOptions.faults), and is off on a broker that other
+        machines can reach. A caller with a token is told so (403); one without gets the same 401
+        as everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from twinbus.broker.broker import Broker
+from twinbus.broker.faults.fault import COMMON_OPTIONS, KINDS, Fault
+from twinbus.broker.faults.http_injection import trouble_with
+from twinbus.broker.http.json_requests import NEEDS_MANAGE, check_access, json_body, namespace_of
+from twinbus.broker.http.request_checks import HttpError
+from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
+from twinbus.common.clock import AdjustableClock
+
+ALWAYS_REACHED = frozenset({"faults", "subsystems", "stop", "start"})
+
+
+def fault_routes(broker: Broker) -> list[Route]:
+    """The routes of this module."""
+    desk = FaultApi(broker)
+    faults = "/namespaces/{namespace}/faults"
+    subsystems = "/namespaces/{namespace}/subsystems"
+    return [
+        Route("/faults/kinds", desk.kinds),
+        Route(faults, desk.list_faults, methods=["GET"]),
+        Route(faults, desk.add, methods=["POST"]),
+        Route(faults, desk.clear, methods=["DELETE"]),
+        Route(faults + "/{id}", desk.get, methods=["GET"]),
+        Route(faults + "/{id}", desk.clear, methods=["DELETE"]),
+        Route(subsystems, desk.list_subsystems, methods=["GET"]),
+        Route(subsystems, desk.assign, methods=["PUT"]),
+        Route("/namespaces/{namespace}/stop", desk.stop, methods=["POST"]),
+        Route("/namespaces/{namespace}/start", desk.start, methods=["POST"]),
+        Route("/clock/advance", desk.advance, methods=["POST"]),
+    ]
+
+
+class FaultMiddleware:
+    """Stands before the JSON routes: what a fault makes of a request happens here."""
+
+    def __init__(self, app: ASGIApp, broker: Broker) -> None:
+        self._app = app
+        self._broker = broker
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        trouble = None
+        if scope["type"] == "http":
+            running, entity = self._aim(scope["path"])
+            if running is not None and not running.faults.has_no_faults:
+                trouble = await trouble_with(Request(scope, receive), running.access, entity)
+        if trouble is None:
+            await self._app(scope, receive, send)
+        else:
+            response = JSONResponse({"error": trouble.sentence}, status_code=trouble.status)
+            await response(scope, receive, send)
+
+    def _aim(self, path: str) -> tuple[RunningNamespace | None, str]:
+        """The namespace and the entity that a request is about; faults reach no others."""
+        _root, first, *rest = [*path.split("/"), "", ""]
+        if first != "namespaces" or rest[1] in ALWAYS_REACHED:
+            return None, ""
+        entity = "/".join(rest[2:]).strip("/").removesuffix("/purge")
+        return self._broker.namespaces.get(rest[0].lower()), entity.lower()
+
+
+def kinds_as_json() -> list[dict[str, Any]]:
+    """Every kind of fault, as people and programs read it."""
+    return [
+        {
+            "kind": name,
+            "summary": kind.summary,
+            "options": {
+                option: list(value) if isinstance(value, tuple) else value
+                for option, value in {**kind.options, **COMMON_OPTIONS}.items()
+            },
+        }
+        for name, kind in KINDS.items()
+    ]
+
+
+class FaultApi:
+    """Answers the requests."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def kinds(self, _request: Request) -> Response:
+        self._check_switched_on()
+        return JSONResponse(kinds_as_json())
+
+    # -- faults ---------------------------------------------------------------------------
+
+    async def list_faults(self, request: Request) -> Response:
+        return JSONResponse(self._running(request).faults.list())
+
+    async def add(self, request: Request) -> Response:
+        board = self._running(request).faults
+        fault = Fault.from_json(await json_body(request))
+        fault_id = board.add(fault)
+        # What happens in a moment is over by now.
+        over = {**fault.to_json(), "id": fault_id, "phase": "over", "remaining_s": 0.0}
+        return JSONResponse(board.get(fault_id) or over, status_code=201)
+
+    async def get(self, request: Request) -> Response:
+        return JSONResponse(self._found(request)[1])
+
+    async def clear(self, request: Request) -> Response:
+        running = self._running(request)
+        fault_id = None if "id" not in request.path_params else self._found(request)[0]
+        cleared = running.faults.clear(fault_id)
+        await running.access.stage.contact.until_open()
+        return JSONResponse({"cleared": cleared})
+
+    def _found(self, request: Request) -> tuple[str, dict[str, Any]]:
+        fault_id = request.path_params["id"]
+        board = self._running(request).faults
+        found = board.get(fault_id)
+        if found is None:
+            raise HttpError(404, f"There is no fault {fault_id[:80]!a}. {board.describe_names()}.")
+        return fault_id, found
+
+    # -- subsystems -----------------------------------------------------------------------
+
+    async def list_subsystems(self, request: Request) -> Response:
+        running = self._running(request)
+        paths = sorted({queue.description.path for queue in running.access.catalogue.machines()})
+        return JSONResponse({path: running.faults.subsystems.of(path) for path in paths})
+
+    async def assign(self, request: Request) -> Response:
+        board = self._running(request).faults
+        for path, subsystem in (await json_body(request)).items():
+            board.assign(path, subsystem)
+        return await self.list_subsystems(request)
+
+    # -- namespaces -----------------------------------------------------------------------
+
+    async def stop(self, request: Request) -> Response:
+        name = self._running(request).name
+        await self._broker.stop_namespace(name)
+        return JSONResponse({"namespace": name, "status": "stopped"})
+
+    async def start(self, request: Request) -> Response:
+        name = request.path_params["namespace"].lower()
+        stopped = self._broker.stopped.get(name)
+        if stopped is None:
+            running = self._running(request)
+            raise HttpError(409, f"The namespace {running.name!r} runs already. Stop it first.")
+        check_access(request, stopped)
+        self._check_switched_on()
+        running = await self._broker.start_namespace(name)
+        return JSONResponse({"namespace": name, "status": "ok", "port": running.port})
+
+    def _running(self, request: Request) -> RunningNamespace:
+        running = namespace_of(self._broker, request)
+        self._check_switched_on()
+        return running
+
+    def _check_switched_on(self) -> None:
+        if not self._broker.options.has_faults:
+            raise HttpError(
+                403,
+                "Faults, stops and the clock are switched off on this broker. Start it with "
+                "--faults.",
+            )
+
+    # -- the clock ------------------------------------------------------------------------
+
+    async def advance(self, request: Request) -> Response:
+        self._check_any(request)
+        self._check_switched_on()
+        values = await json_body(request)
+        if set(values) != {"seconds"}:
+            raise HttpError(400, 'The body must be {"seconds": ...} and nothing else.')
+        self._broker.advance(values["seconds"])
+        return JSONResponse(self._clock_as_json())
+
+    def _clock_as_json(self) -> dict[str, Any]:
+        clock = self._broker.clock
+        is_adjustable = isinstance(clock, AdjustableClock)
+        return {
+            "is_adjustable": is_adjustable,
+            "wall_ms": clock.now().wall_ms,
+            "advanced_s": clock.advanced_s if isinstance(clock, AdjustableClock) else 0.0,
+        }
+
+    def _check_any(self, request: Request) -> None:
+        """The clock is everybody's: whoever may manage one of the namespaces may move it."""
+        broker = self._broker
+        places: list[RunningNamespace | StoppedNamespace] = [*broker.namespaces.values()]
+        for place in (*places, *broker.stopped.values()):
+            try:
+                check_access(request, place)
+            except HttpError:
+                continue
+            return
+        raise HttpError(401, NEEDS_MANAGE)

@@ -1,0 +1,495 @@
+"""The administration in JSON: health, entities, access rules, purge and reset.
+
+Emptying queues and namespaces over HTTP.
+
+    POST /namespaces/{namespace}/queues/{path}/purge   Manage; {"dead_letters", "deferred",
+                                                       "scheduled", "dry_run"}, all optional
+    POST /namespaces/{namespace}/reset                 Manage; {"keep_entities"}, optional
+
+A subscription is purged under its path ``<topic>/subscriptions/<name>``.
+
+Topics, subscriptions and rules over HTTP, beside the queues.
+
+    GET    /namespaces/{namespace}/topics                                      Manage
+    GET    /namespaces/{namespace}/topics/{topic}                              Manage
+    PUT    ...                             properties as a JSON object         Manage
+    DELETE ...                                                                 Manage
+           /namespaces/{namespace}/topics/{topic}/subscriptions                GET: a list
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}         GET, PUT, DELETE
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules   GET: a list
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules/{rule}
+
+The properties of a new subscription may hold ``rules``, a list of rules; without it every message
+matches. A rule is ``{"filter": {"kind": "sql", "expression": "..."}, "action": ...}``.
+
+The HTTP side of a broker: is it well, which queues does it have, and who may use them?
+
+    GET    /health                                     anyone; more with Manage
+    GET    /namespaces/{namespace}/queues              Manage
+    GET    /namespaces/{namespace}/queues/{path}       Manage
+    PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
+    PATCH  /namespaces/{namespace}/queues/{path}       Manage; the properties that change
+    DELETE /namespaces/{namespace}/queues/{path}       Manage
+    GET    /namespaces/{namespace}/operations          Manage; what was done since it started
+    GET    /namespaces/{namespace}/rules               Manage; names and claims, never keys
+    PUT    /namespaces/{namespace}/rules/{name}        Manage; {"claims": ["Send", ...]}
+    DELETE /namespaces/{namespace}/rules/{name}        Manage
+    POST   /namespaces/{namespace}/keys/{name}/{which} Manage; a new primary or secondary key
+    ...    /namespaces/{namespace}/topics...           Manage; see json_api.py
+
+A caller shows the same shared access signature as on AMQP, in the Authorization header, made
+out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
+made it, and is in no log. ``/health`` says to a stranger whether the broker is well, and nothing
+else: a namespace is named to whoever may manage it. Every other path belongs to the
+administration protocol of the stock clients, for the namespace whose key made the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from twinbus import __version__
+from twinbus.broker.access.rules import AuthorizationRule, Claim
+from twinbus.broker.broker import Broker
+from twinbus.broker.engine.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.broker.engine.filters import RuleDescription
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.topic import Subscription, Topic
+from twinbus.broker.http.atom.application import answer_for_any
+from twinbus.broker.http.fault_api import FaultMiddleware, fault_routes
+from twinbus.broker.http.json_requests import (
+    as_json,
+    check_access,
+    entity_body,
+    json_body,
+    namespace_of,
+    queue_as_json,
+)
+from twinbus.broker.http.request_checks import HostCheck, HttpError
+from twinbus.broker.namespace.catalogue_plan import find_rule
+from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace, audience_of
+from twinbus.errors import ConfigurationError, TwinbusError
+
+NamespaceOf = Callable[[Request], RunningNamespace]
+
+
+def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
+    """The routes; ``namespace_of`` refuses whoever may not manage it."""
+    desk = PurgeApi(namespace_of)
+    return [
+        Route(
+            "/namespaces/{namespace}/queues/{path:path}/purge",
+            desk.purge,
+            methods=["POST"],
+        ),
+        Route("/namespaces/{namespace}/reset", desk.reset, methods=["POST"]),
+    ]
+
+
+class PurgeApi:
+    """Answers the requests."""
+
+    def __init__(self, namespace_of: NamespaceOf) -> None:
+        self._namespace_of = namespace_of
+
+    async def purge(self, request: Request) -> Response:
+        namespace, path = self._namespace_of(request), request.path_params["path"]
+        flags = _flags(await json_body(request), _PURGE_FLAGS)
+        if not namespace.has_entity(path):
+            raise HttpError(
+                404,
+                f"There is no queue {path[:260]!a}. A subscription is TOPIC/subscriptions/NAME.",
+            )
+        purge = namespace.would_purge if flags.pop("dry_run") else namespace.purge
+        purged = await purge(path, **flags)
+        return JSONResponse(purged._asdict())
+
+    async def reset(self, request: Request) -> Response:
+        namespace = self._namespace_of(request)
+        flags = _flags(await json_body(request), {"keep_entities": False})
+        count = await namespace.reset(**flags)
+        return JSONResponse({"entity_count": count, **flags})
+
+
+_PURGE_FLAGS = {"dead_letters": False, "deferred": True, "scheduled": True, "dry_run": False}
+
+
+def _flags(values: dict[str, Any], defaults: dict[str, bool]) -> dict[str, bool]:
+    for name, value in values.items():
+        if name not in defaults:
+            raise ConfigurationError(
+                f"{name[:60]!a} has no meaning here", hint=f"Known are {', '.join(defaults)}"
+            )
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name} is {value!r:.60}", hint="Use true or false")
+    return {**defaults, **values}
+
+
+Authorised = Callable[[Request], RunningNamespace]
+
+
+def topic_routes(namespace_of: Authorised) -> list[Route]:
+    """``namespace_of`` is the namespace of a request whose caller may manage it."""
+    desk = TopicApi(namespace_of)
+    topic = "/namespaces/{namespace}/topics/{topic:path}"
+    subscription = topic + "/subscriptions/{subscription}"
+    rule = subscription + "/rules/{rule}"
+    # The longest path first: the name of a topic may have slashes.
+    return [
+        Route(rule, desk.get_rule, methods=["GET"]),
+        Route(rule, desk.put_rule, methods=["PUT"]),
+        Route(rule, desk.delete_rule, methods=["DELETE"]),
+        Route(subscription + "/rules", desk.list_rules),
+        Route(subscription, desk.get_subscription, methods=["GET"]),
+        Route(subscription, desk.put_subscription, methods=["PUT"]),
+        Route(subscription, desk.delete_subscription, methods=["DELETE"]),
+        Route(topic + "/subscriptions", desk.list_subscriptions),
+        Route("/namespaces/{namespace}/topics", desk.list_topics),
+        Route(topic, desk.get_topic, methods=["GET"]),
+        Route(topic, desk.put_topic, methods=["PUT"]),
+        Route(topic, desk.delete_topic, methods=["DELETE"]),
+    ]
+
+
+def topic_as_json(topic: Topic) -> dict[str, Any]:
+    """A topic's properties and counts."""
+    return {**queue_as_json(topic), "subscription_count": len(topic.subscriptions)}
+
+
+def subscription_as_json(subscription: Subscription) -> dict[str, Any]:
+    """A subscription's properties, counts and rules."""
+    rules = [rule.to_dict() for rule in subscription.rules]
+    return {**queue_as_json(subscription), "rules": rules}
+
+
+class TopicApi:
+    """Answers the requests."""
+
+    def __init__(self, namespace_of: Authorised) -> None:
+        self._namespace = namespace_of
+
+    # -- topics ---------------------------------------------------------------------------
+
+    async def list_topics(self, request: Request) -> Response:
+        return JSONResponse([topic_as_json(topic) for topic in self._namespace(request).topics()])
+
+    async def get_topic(self, request: Request) -> Response:
+        return JSONResponse(topic_as_json(self._topic(request)))
+
+    async def put_topic(self, request: Request) -> Response:
+        namespace, path = self._namespace(request), request.path_params["topic"]
+        description = TopicDescription.from_dict({**await json_body(request), "path": path})
+        topic = await namespace.create_topic(description)
+        return JSONResponse(topic_as_json(topic), status_code=201)
+
+    async def delete_topic(self, request: Request) -> Response:
+        path = self._topic(request).description.path
+        await self._namespace(request).delete_topic(path)
+        return Response(status_code=204)
+
+    def _topic(self, request: Request) -> Topic:
+        path = request.path_params["topic"]
+        topic = self._namespace(request).topic(path)
+        if topic is None:
+            raise HttpError(404, f"There is no topic {path[:260]!r}. List them first.")
+        return topic
+
+    # -- subscriptions --------------------------------------------------------------------
+
+    async def list_subscriptions(self, request: Request) -> Response:
+        path = self._topic(request).description.path
+        found = self._namespace(request).subscriptions(path)
+        return JSONResponse([subscription_as_json(each) for each in found])
+
+    async def get_subscription(self, request: Request) -> Response:
+        return JSONResponse(subscription_as_json(self._subscription(request)))
+
+    async def put_subscription(self, request: Request) -> Response:
+        topic, name = self._topic(request), request.path_params["subscription"]
+        values = await entity_body(request, self._namespace(request))
+        rules = _rules(values.pop("rules", None))
+        path = f"{topic.description.display_path}/subscriptions/{name}"
+        description = SubscriptionDescription.from_dict({**values, "path": path})
+        made = await self._namespace(request).create_subscription(description, rules)
+        return JSONResponse(subscription_as_json(made), status_code=201)
+
+    async def delete_subscription(self, request: Request) -> Response:
+        description = self._subscription(request).description
+        topic = request.path_params["topic"]
+        name = description.path.rpartition("/")[2]
+        await self._namespace(request).delete_subscription(topic, name)
+        return Response(status_code=204)
+
+    def _subscription(self, request: Request) -> Subscription:
+        name = request.path_params["subscription"]
+        found = self._topic(request).subscriptions.get(name.lower())
+        if found is None:
+            raise HttpError(404, f"This topic has no subscription {name[:60]!r}. List them first.")
+        return found
+
+    # -- rules ----------------------------------------------------------------------------
+
+    async def list_rules(self, request: Request) -> Response:
+        return JSONResponse([rule.to_dict() for rule in self._subscription(request).rules])
+
+    async def get_rule(self, request: Request) -> Response:
+        return JSONResponse(self._rule(request).to_dict())
+
+    async def put_rule(self, request: Request) -> Response:
+        """Make the rule, or change it."""
+        subscription, name = self._subscription(request), request.path_params["rule"]
+        rule = RuleDescription.from_dict({**await json_body(request), "name": name})
+        namespace = self._namespace(request)
+        where = (request.path_params["topic"], request.path_params["subscription"])
+        if rule.key in subscription.rule_ids:
+            return JSONResponse((await namespace.update_rule(*where, rule)).to_dict())
+        made = await namespace.create_rule(*where, rule)
+        return JSONResponse(made.to_dict(), status_code=201)
+
+    async def delete_rule(self, request: Request) -> Response:
+        name = self._rule(request).name
+        where = (request.path_params["topic"], request.path_params["subscription"])
+        await self._namespace(request).delete_rule(*where, name)
+        return Response(status_code=204)
+
+    def _rule(self, request: Request) -> RuleDescription:
+        subscription, name = self._subscription(request), request.path_params["rule"]
+        if name.lower() not in subscription.rule_ids:
+            raise HttpError(404, f"This subscription has no rule {name[:60]!a}. List them first.")
+        return find_rule(subscription, name)
+
+
+def _rules(values: object) -> list[RuleDescription] | None:
+    if values is None:
+        return None
+    if not isinstance(values, list):
+        raise HttpError(400, "rules must be a list of rules.")
+    return [RuleDescription.from_dict(each) for each in values]
+
+
+# An answer that holds a key is for its caller alone, not for a cache on the way.
+NOT_KEPT = {"Cache-Control": "no-store"}
+# What a queue has for life, or from its broker.
+KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
+
+
+def admin_application(broker: Broker) -> ASGIApp:
+    """The HTTP application of a broker."""
+    desk = NamespaceApi(broker)
+    path = "/namespaces/{namespace}/queues/{path:path}"
+    rule = "/namespaces/{namespace}/rules/{name}"
+    key = "/namespaces/{namespace}/keys/{name}/{which}"
+    application = Starlette(
+        routes=[
+            Route("/health", desk.health),
+            *purge_routes(desk.namespace_of),
+            *fault_routes(broker),
+            Route("/namespaces/{namespace}/queues", desk.list_queues),
+            Route(path, desk.get_queue, methods=["GET"]),
+            Route(path, desk.put_queue, methods=["PUT"]),
+            Route(path, desk.patch_queue, methods=["PATCH"]),
+            Route(path, desk.delete_queue, methods=["DELETE"]),
+            Route("/namespaces/{namespace}/operations", desk.operations),
+            Route("/namespaces/{namespace}/rules", desk.list_rules),
+            Route(rule, desk.put_rule, methods=["PUT"]),
+            Route(rule, desk.delete_rule, methods=["DELETE"]),
+            Route(key, desk.regenerate_key, methods=["POST"]),
+            *topic_routes(desk.namespace_of),
+            Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
+        ],
+        middleware=[Middleware(FaultMiddleware, broker=broker)],
+        exception_handlers={
+            HttpError: as_json,
+            HTTPException: _not_found,
+            TwinbusError: as_json,
+        },
+    )
+    return HostCheck(application, audience_of(broker.options.host))
+
+
+def _not_found(_request: Request, error: Exception) -> Response:
+    """No route fits: the framework's plain text becomes an answer like all others."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    sentence = "There is nothing here under that method and path. Check both."
+    return JSONResponse({"error": sentence}, status_code=status)
+
+
+def _tls_as_json(broker: Broker) -> dict[str, Any]:
+    """When the certificate ends; nothing is known before it was first needed."""
+    expires_s = broker.tls.expires_s
+    if expires_s is None:
+        return {"certificate_expires": None}
+    return {"certificate_expires": datetime.fromtimestamp(expires_s, UTC).isoformat()}
+
+
+class NamespaceApi:
+    """Answers the requests."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def health(self, request: Request) -> Response:
+        is_well = all(each.failure is None for each in self._broker.namespaces.values())
+        body: dict[str, Any] = {"status": "ok" if is_well else "failed"}
+        namespaces = self._namespaces_for(request)
+        if namespaces:
+            body["version"] = __version__
+            body["tls"] = _tls_as_json(self._broker)
+            body["namespaces"] = namespaces
+        return JSONResponse(body, status_code=200 if is_well else 503)
+
+    def _namespaces_for(self, request: Request) -> dict[str, Any]:
+        """What is said about the namespaces that the caller may manage."""
+        namespaces: dict[str, Any] = {}
+        if "authorization" not in request.headers:
+            return namespaces
+        for name, namespace in self._broker.namespaces.items():
+            if not _may_manage(request, namespace):
+                continue
+            failure = namespace.failure
+            namespaces[name] = {
+                "status": "ok" if failure is None else f"failed: {failure}",
+                "port": namespace.port,
+                "tls_port": namespace.tls_port,
+                "queues": len(namespace.queues()),
+                "connections": namespace.connection_count,
+                "strangers": namespace.entrance.reception.slots.stranger_count,
+                "strangers_evicted": namespace.entrance.reception.slots.evicted_count,
+                "store": namespace.access.store_statistics(),
+            }
+        for name, stopped in self._broker.stopped.items():
+            if _may_manage(request, stopped):
+                namespaces[name] = {"status": "stopped", "port": stopped.spec.port}
+        return namespaces
+
+    async def list_queues(self, request: Request) -> Response:
+        namespace = self.namespace_of(request)
+        return JSONResponse([queue_as_json(queue) for queue in namespace.queues()])
+
+    async def get_queue(self, request: Request) -> Response:
+        return JSONResponse(queue_as_json(self._queue(request)))
+
+    async def put_queue(self, request: Request) -> Response:
+        namespace = self.namespace_of(request)
+        values = await entity_body(request, namespace)
+        description = QueueDescription.from_dict({**values, "path": request.path_params["path"]})
+        queue = await namespace.create_queue(description)
+        return JSONResponse(queue_as_json(queue), status_code=201)
+
+    async def patch_queue(self, request: Request) -> Response:
+        queue = self._queue(request)
+        values = await entity_body(request, self.namespace_of(request))
+        for name in KEPT.intersection(values):
+            raise HttpError(400, f"A queue's {name} cannot be changed. Leave it out.")
+        before = queue.description
+        known = {item.name: getattr(before, item.name) for item in fields(before)}
+        changed = type(before).from_dict({**known, **values})
+        await self.namespace_of(request).update_queue(changed)
+        return JSONResponse(queue_as_json(queue))
+
+    async def delete_queue(self, request: Request) -> Response:
+        queue = self._queue(request)
+        await self.namespace_of(request).delete_queue(queue.description.path)
+        return Response(status_code=204)
+
+    async def operations(self, request: Request) -> Response:
+        books = self.namespace_of(request).access.metering
+        totals = [
+            {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
+            for each in books.meter
+        ]
+        return JSONResponse(
+            {"run": books.run, "unwritten_units": books.meter.unwritten_units, "totals": totals}
+        )
+
+    async def administer(self, request: Request) -> Response:
+        """The administration protocol of the stock clients; see ``administration``."""
+        return await answer_for_any(request, self._broker.namespaces.values())
+
+    # -- access rules ---------------------------------------------------------------------
+
+    async def list_rules(self, request: Request) -> Response:
+        rules = self.namespace_of(request).access.rules
+        return JSONResponse([{"name": rule.name, "claims": rule.claims.names()} for rule in rules])
+
+    async def put_rule(self, request: Request) -> Response:
+        namespace, name = self.namespace_of(request), request.path_params["name"]
+        claims = _claims(await json_body(request))
+        if namespace.access.rules.find(name) is not None:
+            raise HttpError(409, f"The access rule {name!r} exists already. Delete it first.")
+        rule = namespace.add_rule(name, claims)
+        body = {
+            "name": rule.name,
+            "claims": rule.claims.names(),
+            "primary_key": rule.primary_key,
+            "secondary_key": rule.secondary_key,
+        }
+        return JSONResponse(body, status_code=201, headers=NOT_KEPT)
+
+    async def delete_rule(self, request: Request) -> Response:
+        namespace = self.namespace_of(request)
+        namespace.remove_rule(self._rule(namespace, request).name)
+        return Response(status_code=204)
+
+    async def regenerate_key(self, request: Request) -> Response:
+        namespace = self.namespace_of(request)
+        rule, which = self._rule(namespace, request), request.path_params["which"]
+        if which not in ("primary", "secondary"):
+            raise HttpError(404, "A rule has a primary and a secondary key. Name one of the two.")
+        body = {
+            "name": rule.name,
+            "which": which,
+            "key": namespace.regenerate_key(rule.name, which),
+        }
+        return JSONResponse(body, headers=NOT_KEPT)
+
+    def _rule(self, namespace: RunningNamespace, request: Request) -> AuthorizationRule:
+        name = request.path_params["name"]
+        rule = namespace.access.rules.find(name)
+        if rule is None:
+            raise HttpError(404, f"There is no access rule {name[:60]!a}. List them first.")
+        return rule
+
+    # -- what a request is about ----------------------------------------------------------
+
+    def _queue(self, request: Request) -> Queue:
+        path = request.path_params["path"]
+        queue = self.namespace_of(request).queue(path)
+        if queue is None:
+            raise HttpError(404, f"There is no queue {path[:260]!r}. List them first.")
+        return queue
+
+    def namespace_of(self, request: Request) -> RunningNamespace:
+        return namespace_of(self._broker, request)
+
+
+def _may_manage(request: Request, namespace: RunningNamespace | StoppedNamespace) -> bool:
+    try:
+        check_access(request, namespace)
+    except HttpError:
+        return False
+    return True
+
+
+def _claims(values: dict[str, Any]) -> Claim:
+    names = values.get("claims")
+    if set(values) != {"claims"} or not isinstance(names, list):
+        raise HttpError(400, 'The body must be {"claims": [...]} and nothing else.')
+    if not all(isinstance(name, str) for name in names):
+        raise HttpError(400, "A claim must be text. Use Send, Listen or Manage.")
+    return Claim.from_names(names)

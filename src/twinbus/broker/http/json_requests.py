@@ -1,0 +1,120 @@
+"""What the desks of the JSON administration share: who may ask, what is in it, how it is told.
+
+Rule 1: a stranger learns nothing, not even which namespaces exist or are stopped.
+Rule 2: who may ask is checked before the body is read, and once more when it is here in whole.
+Rule 3: refusals are those of the administration protocol (request_checks.py); here they
+        are answered as one JSON object with a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from twinbus.broker.access.rules import Claim
+from twinbus.broker.broker import Broker
+from twinbus.broker.engine.forwarding import own_targets
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.http.request_checks import (
+    HttpError,
+    audience_of,
+    check_still_granted,
+    grant_of,
+    status_of,
+)
+from twinbus.broker.http.request_gate import BODY_BYTES_MAX
+from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
+from twinbus.errors import AccessDenied, TwinbusError
+
+__all__ = [
+    "NEEDS_MANAGE",
+    "as_json",
+    "check_access",
+    "entity_body",
+    "json_body",
+    "namespace_of",
+    "queue_as_json",
+]
+
+# Where a request keeps what its token granted, until its body is here.
+_GRANTED = "twinbus.granted"
+# The same answer for a name that nobody has and for a bad token.
+NEEDS_MANAGE = (
+    "A token with the claim Manage is needed. Check the name of the namespace and the key."
+)
+
+
+def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
+    """The namespace that a request is about, if it runs and its caller may manage it."""
+    name = request.path_params["namespace"].lower()
+    running = broker.namespaces.get(name)
+    if running is not None:
+        check_access(request, running)
+        return running
+    stopped = broker.stopped.get(name)
+    if stopped is None:
+        raise HttpError(401, NEEDS_MANAGE)
+    check_access(request, stopped)
+    raise HttpError(409, f"The namespace {name!r} is stopped. Start it first.")
+
+
+def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
+    """Raise unless the caller may manage the whole namespace."""
+    try:
+        grant = grant_of(request, namespace.access)
+    except AccessDenied as error:
+        raise HttpError(401, str(error)) from error
+    if grant.segments or Claim.MANAGE not in grant.claims:
+        raise HttpError(
+            403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
+        )
+    request.scope[_GRANTED] = grant, namespace.access
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body; empty when there is no body (rule 2)."""
+    if _GRANTED not in request.scope:
+        raise HttpError(401, NEEDS_MANAGE)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise HttpError(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
+    check_still_granted(*request.scope[_GRANTED])
+    if not body:
+        return {}
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, "The body is not valid JSON. Send one JSON object.") from error
+    if not isinstance(values, dict):
+        raise HttpError(400, "The body must be a JSON object.")
+    return values
+
+
+async def entity_body(request: Request, namespace: RunningNamespace) -> dict[str, Any]:
+    """The properties of a queue or subscription in a request's body; URLs of forwards as paths."""
+    return own_targets(await json_body(request), audience_of(request, namespace.access))
+
+
+def as_json(_request: Request, error: Exception) -> Response:
+    """How a refusal is answered."""
+    assert isinstance(error, HttpError | TwinbusError)
+    return JSONResponse({"error": str(error)}, status_code=status_of(error))
+
+
+def queue_as_json(queue: Queue) -> dict[str, Any]:
+    """A queue's properties and counts."""
+    dead = queue.dead_letters
+    return {
+        **queue.description.to_public_dict(),
+        "active_message_count": queue.active_count,
+        "deferred_message_count": queue.deferred_count,
+        "scheduled_message_count": queue.scheduled_count,
+        "dead_letter_message_count": 0 if dead is None else dead.message_count,
+        "locked_message_count": queue.locked_count,
+        "size_in_bytes": queue.used_bytes,
+    }

@@ -1,0 +1,281 @@
+"""Keeps the certificate that a broker shows, and makes it anew when it has to.
+
+    <data>/tls/ca.pem          what clients trust; anybody may read it
+    <data>/tls/authority.pem   the authority with its key   (0600)
+    <data>/tls/server.pem      the certificate with its key (0600)
+
+Rule 1: a certificate is made when it is first needed, and again when its end is near or when the
+        names that the broker answers to have changed. The authority stays the same meanwhile, so
+        that clients which trust it need not notice; unless it may not sign for a name that
+        somebody has asked for. The machine's own name, which changes with every container, is
+        then left out instead.
+Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and with them no
+        early data: nothing that was sent once can be sent again by somebody else.
+Rule 3: the user's own certificate is shown as it is and never changed.
+Rule 4: when renewing fails, the certificate that is there goes on being shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.broker.storage.data_directory import read_private, write_private
+from twinbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twinbus.broker.listener.certificate_authority import IssuedCertificate
+
+logger = logging.getLogger("twinbus.broker")
+
+DAY_S: Final = 86_400
+# A month before the end there is time to notice that renewing does not work.
+RENEW_BEFORE_S: Final = 30 * DAY_S
+# After a failed attempt.
+RETRY_S: Final = 3_600
+# No certificate outlives the authority that signed it: they last a year.
+RENEW_AUTHORITY_BEFORE_S: Final = 400 * DAY_S
+
+LOCAL_NAMES: Final = ("localhost", "*.localhost", "127.0.0.1", "::1")
+# ECDHE only, so that a key that leaks one day opens nothing that was recorded before.
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_HEADLINE: Final = b"twinbus "
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the doors show until it has to be made anew."""
+
+    context: ssl.SSLContext
+    expires_s: float
+    renew_at_s: float
+
+
+class CertificateStore:
+    """The certificate of one broker. ``prepare`` may be called on any thread."""
+
+    def __init__(
+        self,
+        data_directory: Path | None,
+        *,
+        names: tuple[str, ...] = (),
+        given: tuple[Path, Path] | None = None,
+    ) -> None:
+        self._data_directory = data_directory
+        self._names = tuple(dict.fromkeys((*LOCAL_NAMES, *(name.lower() for name in names))))
+        self._given = given
+        self._passing: Path | None = None
+        self._credentials: Credentials | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def ca_path(self) -> Path | None:
+        """What clients have to trust: made if need be. None with a certificate of the user's."""
+        if self._given is not None:
+            return None
+        self.prepare()
+        return self._directory() / "ca.pem"
+
+    @property
+    def expires_s(self) -> float | None:
+        """When the certificate ends (Unix time), once it was looked at."""
+        return None if self._credentials is None else self._credentials.expires_s
+
+    def ready(self) -> ssl.SSLContext | None:
+        """The context, if nothing has to be made or read for it."""
+        credentials = self._credentials
+        # Clients check a certificate against the time of day, so it is never a clock for tests.
+        if credentials is None or time.time() >= credentials.renew_at_s:
+            return None
+        return credentials.context
+
+    async def context(self) -> ssl.SSLContext:
+        """The context for a connection that comes now."""
+        return self.ready() or (await asyncio.to_thread(self.prepare)).context
+
+    def prepare(self) -> Credentials:
+        """Have a certificate that holds; raises ConfigurationError when there can be none."""
+        with self._lock:
+            if self._credentials is None:
+                self._credentials = self._obtain()
+            elif self.ready() is None:
+                self._credentials = self._renewed(self._credentials)
+            return self._credentials
+
+    def _obtain(self) -> Credentials:
+        if self._given is not None:
+            return self._read_given(self._given)
+        try:
+            return self._keep_own()
+        except OSError as error:
+            raise ConfigurationError(
+                f"The TLS certificate cannot be kept: {error.strerror}",
+                hint="Check the data directory and its disk",
+            ) from error
+
+    def _renewed(self, old: Credentials) -> Credentials:
+        try:
+            return self._obtain()
+        except ConfigurationError as error:
+            logger.warning("the TLS certificate could not be renewed: %s", error)
+            return replace(old, renew_at_s=time.time() + RETRY_S)
+
+    def close(self) -> None:
+        """Forget what lived only as long as the broker."""
+        if self._passing is not None:
+            shutil.rmtree(self._passing, ignore_errors=True)
+            self._passing = None
+
+    # -- the user's own -------------------------------------------------------------------
+
+    def _read_given(self, given: tuple[Path, Path]) -> Credentials:
+        from twinbus.broker.listener.certificate_authority import expiry_of
+
+        certificate, key = given
+        try:
+            context = _server_context(certificate, key)
+            expires_s = expiry_of(certificate.read_bytes())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise ConfigurationError(
+                f"The certificate {certificate.name!r} with the key {key.name!r} cannot be used: "
+                f"{reason}",
+                hint="Give PEM files that belong together, the key without a password",
+            ) from None
+        if expires_s < time.time():
+            logger.warning("the TLS certificate %s has expired", certificate.name)
+        return Credentials(context, expires_s, renew_at_s=float("inf"))
+
+    # -- our own --------------------------------------------------------------------------
+
+    def _directory(self) -> Path:
+        if self._data_directory is not None:
+            return self._data_directory / "tls"
+        if self._passing is None:
+            self._passing = Path(tempfile.mkdtemp(prefix="twinbus-tls-"))
+        return self._passing
+
+    def _keep_own(self) -> Credentials:
+        directory = self._directory()
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        known = self._known(directory / "server.pem", directory / "ca.pem")
+        if known is None:
+            self._make(directory)
+            known = self._known(directory / "server.pem", directory / "ca.pem")
+        if known is None:
+            raise ConfigurationError(
+                f"The TLS certificate in {str(directory)!r} cannot be used",
+                hint="Delete that directory to have a new one made",
+            )
+        return known
+
+    def _known(self, server: Path, ca: Path) -> Credentials | None:
+        """What is in the directory, if it holds and fits."""
+        content = read_private(server)
+        told = _headline(content or b"")
+        if content is None or told is None or not ca.exists():
+            return None
+        begins_s, expires_s = told.get("begins_s"), told.get("expires_s")
+        if not isinstance(begins_s, int) or not isinstance(expires_s, int):
+            return None
+        renew_at_s = expires_s - RENEW_BEFORE_S
+        # A clock that was ahead when the certificate was made has made it too early.
+        names = told.get("names")
+        if names not in ([*self._names], [*self._asked_names()]):
+            return None
+        if not begins_s <= time.time() < renew_at_s:
+            return None
+        try:
+            return Credentials(_server_context(server), expires_s, renew_at_s)
+        except ssl.SSLError:
+            return None
+
+    def _make(self, directory: Path) -> None:
+        from twinbus.broker.listener.certificate_authority import issue, missing_names
+
+        authority = self._authority(directory / "authority.pem")
+        _write_public(directory / "ca.pem", authority.certificate_pem)
+        names = self._names
+        if missing_names(authority, names):
+            names = self._asked_names()
+            logger.warning(
+                "The TLS authority may not sign for %s: the certificate is without that name. "
+                "Delete %s and give clients the new ca.pem if they use it",
+                socket.gethostname(),
+                directory,
+            )
+        write_private(directory / "server.pem", issue(authority, names, time.time()).bundle)
+
+    def _asked_names(self) -> tuple[str, ...]:
+        """All but the machine's own name, unless somebody has asked for that."""
+        own = socket.gethostname().lower()
+        return tuple(name for name in self._names if name != own or name in LOCAL_NAMES)
+
+    def _authority(self, path: Path) -> IssuedCertificate:
+        """The authority that clients trust already, or a new one."""
+        from twinbus.broker.listener.certificate_authority import (
+            make_authority,
+            missing_names,
+            read_bundle,
+        )
+
+        content = read_private(path)
+        if content is not None:
+            try:
+                known = read_bundle(content)
+                left_s = known.certificate.not_valid_after_utc.timestamp() - time.time()
+                missing = missing_names(known, self._asked_names())
+                if left_s > RENEW_AUTHORITY_BEFORE_S and not missing:
+                    return known
+                if missing:
+                    logger.warning("the TLS authority may not sign for %s", ", ".join(missing))
+            except ValueError:
+                logger.warning("the TLS authority cannot be read and is made anew")
+            logger.warning("there is a new TLS authority: give clients the new ca.pem")
+        made = make_authority(socket.gethostname(), time.time(), self._names)
+        write_private(path, made.bundle)
+        return made
+
+
+def names_for(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Under which names, beside the local ones, clients may reach a broker that listens there."""
+    if host in ("", "0.0.0.0", "::"):
+        # Every address of this machine: its name is all that is known of them.
+        return (socket.gethostname(), *more)
+    return more if host in LOCAL_NAMES else (host, *more)
+
+
+def _server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.set_ciphers(CIPHERS)
+    # Without an answer OpenSSL would ask for the password on the terminal, and wait.
+    context.load_cert_chain(certificate, key, password=lambda: b"")
+    return context
+
+
+def _headline(content: bytes) -> dict[str, Any] | None:
+    first, _, _ = content.partition(b"\n")
+    try:
+        told = json.loads(first.removeprefix(_HEADLINE))
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _write_public(path: Path, content: bytes) -> None:
+    write_private(path, content)
+    os.chmod(path, 0o644)

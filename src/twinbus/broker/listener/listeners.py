@@ -1,0 +1,595 @@
+"""The listening ports of a broker, on which AMQP, HTTP and TLS are told apart.
+
+The doors of a namespace: one port for AMQP, HTTP and TLS with either inside.
+
+    accept --> Visitor: waits for the first byte, and looks at it without taking it
+                 0x16            a TLS handshake, then Vestibule: the first byte within
+                 a method's      HTTP: the application of the namespace
+                 anything else   AMQP: a Peer, which also says no to what is none
+
+The entrance of a namespace, or of the administration: which doors it has and where they lead.
+
+    namespace        port: AMQP, HTTP and TLS       tls_port, if wanted: TLS and nothing else
+    administration   port: HTTP and TLS
+
+Rule 1: who comes in has a limited time from the accepted connection to the first byte of its
+        protocol, TLS handshake included. The protocol has limits of its own from then on.
+Rule 2: every connection has a slot from the moment it is accepted
+        (broker/fairness/connection_slots.py). Until it has shown a token it is a stranger, whatever
+        it speaks, and may be evicted for another.
+Rule 3: once it is known what a connection speaks, nothing of this module is in its way.
+Rule 4: doors that were shut open again on the ports they had, so that clients find back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from twinbus.broker.fairness.connection_slots import EVICTED, ConnectionSlots, Slot
+from twinbus.broker.http.server import HttpServer
+from twinbus.broker.listener.certificates import CertificateStore
+from twinbus.broker.listener.tarpit import Tarpit, has_unread
+from twinbus.broker.namespace.namespace import Namespace
+from twinbus.broker.options import BrokerOptions
+from twinbus.broker.server.connection import ClientConnection
+from twinbus.broker.violation_log import ViolationLog
+from twinbus.errors import ConfigurationError, PortTaken
+
+if TYPE_CHECKING:
+    from twinbus.broker.broker import Broker
+    from twinbus.broker.running_namespace import RunningNamespace
+
+# Connections that wait for us to accept them: enough for a fleet that comes back at once. The
+# kernel has a limit of its own (net.core.somaxconn), which is usually this one.
+BACKLOG = 4_096
+PORT_MAX = 65_535
+# Connections accepted in one turn of the loop; then whoever is inside has a turn. A client shows
+# its token within ten turns of its own, so that of the strangers behind it not even two hundred
+# have come in by then, whatever they do.
+ACCEPTS_PER_TURN = 16
+# The same where strangers are many: each costs half a millisecond by the time it is evicted, and
+# whoever has shown a token waits for those of one turn, not for all that come.
+ACCEPTS_PER_TURN_PRESSED = 4
+# How long newcomers wait, at most, because all who would be evicted for them have sent something
+# that the broker has not come to yet. On a busy machine it is late with everyone.
+BEHIND_S_MAX = 0.05
+# How long a door rests when there is no descriptor left for another connection.
+REST_S = 0.5
+# How long a goodbye in TLS waits for the other side's.
+TLS_GOODBYE_S = 2.0
+
+TLS_HANDSHAKE = 0x16
+# GET, PUT, POST, PATCH, DELETE, HEAD, OPTIONS, TRACE, CONNECT. AMQP begins with an A.
+HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
+
+TOO_LATE = "a peer did not finish its handshake in time"
+
+LogViolation = Callable[[str, str], None]
+"""Told what was done, and by which address."""
+
+
+class WireProtocol(enum.Enum):
+    """What a connection speaks."""
+
+    AMQP = enum.auto()
+    HTTP = enum.auto()
+    TLS = enum.auto()
+
+
+class ConnectionAcceptor:
+    """Receives the connections of some doors that lead to the same place."""
+
+    def __init__(
+        self,
+        *,
+        tls: CertificateStore,
+        http: HttpServer,
+        amqp: Callable[[Slot], asyncio.Protocol] | None,
+        slots: ConnectionSlots,
+        log_violation: LogViolation,
+        handshake_timeout_s: float,
+        tarpit_max: int = 0,
+    ) -> None:
+        """``amqp`` is None where only HTTP is spoken."""
+        self.tls = tls
+        self.http = http
+        self.log_violation = log_violation
+        self.handshake_timeout_s = handshake_timeout_s
+        self.slots = slots
+        self.tarpit = Tarpit(tarpit_max)
+        slots.keep_open = self.tarpit.keep
+        slots.has_unread = has_unread
+        self._amqp = amqp
+        self.waiting: set[PendingConnection] = set()
+        self.reject_hook: Callable[[socket.socket, bool], bool] | None = None
+        """Asked first: whether a fault takes the connection (it is then the fault's to close)."""
+
+    @property
+    def connection_count(self) -> int:
+        """Who waits, and who speaks HTTP; peers are counted by their namespace."""
+        return len(self.waiting) + self.http.connection_count
+
+    def accept(self, connection: socket.socket, *, must_be_tls: bool) -> None:
+        """A connection was accepted."""
+        if self.reject_hook is not None and self.reject_hook(connection, must_be_tls):
+            return
+        PendingConnection(self, connection, must_be_tls=must_be_tls)
+
+    def speech(self, first: int, *, is_secure: bool) -> WireProtocol:
+        """What somebody speaks who begins with this byte."""
+        if first == TLS_HANDSHAKE and not is_secure:
+            return WireProtocol.TLS
+        if self._amqp is None or first in HTTP_METHOD_LETTERS:
+            return WireProtocol.HTTP
+        return WireProtocol.AMQP
+
+    async def protocols(self, speech: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
+        """What makes protocols for those who speak so."""
+        if speech is WireProtocol.AMQP and self._amqp is not None:
+            return self._amqp
+        return await self.http.serving()
+
+    def make_room(self) -> None:
+        """No descriptor is left: close what is kept open, or else a stranger."""
+        if not self.tarpit.clear():
+            self.slots.evict_one()
+
+    async def close(self) -> None:
+        """Send everybody away who waits, and end what speaks HTTP."""
+        for visitor in list(self.waiting):
+            visitor.drop()
+        self.tarpit.clear()
+        await self.http.close()
+
+
+class PendingConnection:
+    """A connection of which nobody knows yet what it speaks."""
+
+    def __init__(
+        self, reception: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
+    ) -> None:
+        self._reception = reception
+        self._connection = connection
+        self._must_be_tls = must_be_tls
+        self._loop = asyncio.get_running_loop()
+        self._entering: asyncio.Task[None] | None = None
+        self._has_protocol = False
+        """The slot is then left by the protocol, and by nobody else."""
+        self._is_handed_over = False
+        """From then on the loop closes the connection, and nobody else."""
+        self.transport: asyncio.Transport | None = None
+        """The connection inside TLS."""
+        self.address = _address_of(connection)
+        reception.waiting.add(self)
+        self.slot = reception.slots.admit(self.address, self._evicted)
+        """Handed on to whatever speaks for the connection."""
+        self.slot.connection = connection
+        self._deadline: asyncio.TimerHandle | None = self._loop.call_later(
+            reception.handshake_timeout_s, self._too_late
+        )
+        self._loop.add_reader(connection, self._look)
+
+    def _look(self) -> None:
+        try:
+            first = self._connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        if not first:
+            self.drop()
+            return
+        self.slot.advanced()
+        self._loop.remove_reader(self._connection)
+        self._entering = self._loop.create_task(self._enter(first[0]))
+        # Not at the end of the task itself: one that is cancelled too early has not begun.
+        self._entering.add_done_callback(self._entered)
+
+    async def _enter(self, first: int) -> None:
+        try:
+            await self._find_way(self._reception.speech(first, is_secure=False))
+        except ConfigurationError as error:
+            self._log_violation(f"there is no TLS: {error}")
+        except OSError:
+            self._log_violation("a handshake failed")
+
+    def _entered(self, entering: asyncio.Task[None]) -> None:
+        # A task that failed or was cancelled holds its frames, and these hold us.
+        self._entering = None
+        if self.transport is None:
+            self.leave()
+        if not self._is_handed_over:
+            self._connection.close()
+        if not self._has_protocol and self.transport is None:
+            self.slot.leave()
+        self.check(entering)
+
+    def check(self, entering: asyncio.Task[None]) -> None:
+        """A mistake of ours, and still no reason for whoever made it happen to fill the log."""
+        if not entering.cancelled() and (error := entering.exception()) is not None:
+            self._log_violation(f"a connection could not be accepted: {type(error).__name__}")
+
+    async def _find_way(self, speech: WireProtocol) -> None:
+        reception = self._reception
+        if speech is WireProtocol.TLS:
+            context = await reception.tls.context()
+            self._is_handed_over = True
+            await self._loop.connect_accepted_socket(
+                lambda: TlsPendingConnection(reception, self),
+                self._connection,
+                ssl=context,
+                ssl_handshake_timeout=reception.handshake_timeout_s,
+                ssl_shutdown_timeout=TLS_GOODBYE_S,
+            )
+        elif self._must_be_tls:
+            self._log_violation("plain text where TLS is a must")
+        else:
+            protocols = await reception.protocols(speech)
+            self.leave()
+            self._is_handed_over = True
+            await self._loop.connect_accepted_socket(
+                lambda: self.protocol(protocols), self._connection
+            )
+
+    def protocol(self, protocols: Callable[[Slot], asyncio.Protocol]) -> asyncio.Protocol:
+        """What speaks for the connection from now on, and has its slot."""
+        self._has_protocol = True
+        return protocols(self.slot)
+
+    def _too_late(self) -> None:
+        self._log_violation(TOO_LATE)
+        self.drop()
+
+    def _evicted(self) -> None:
+        self._log_violation(EVICTED)
+        self.drop()
+
+    def _log_violation(self, what: str) -> None:
+        self._reception.log_violation(what, self.address)
+
+    def drop(self) -> None:
+        """End the connection, however far it got."""
+        self.leave()
+        if not self._has_protocol:
+            self.slot.leave()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._entering is not None:
+            self._entering.cancel()
+        else:
+            self._loop.remove_reader(self._connection)
+            self._connection.close()
+
+    def leave(self) -> None:
+        """It is known what the connection speaks, or it is gone."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._reception.waiting.discard(self)
+
+
+class TlsPendingConnection(asyncio.Protocol):
+    """Where somebody stands who came through TLS and has not said what it speaks within."""
+
+    def __init__(self, reception: ConnectionAcceptor, visitor: PendingConnection) -> None:
+        self._reception = reception
+        self._visitor = visitor
+        self._transport: asyncio.Transport | None = None
+        self._said = bytearray()
+        self._entering: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio.Transport, but they are such.
+        self._transport = self._visitor.transport = cast(asyncio.Transport, transport)
+        self._visitor.slot.advanced()
+        if self._visitor not in self._reception.waiting:
+            self._transport.abort()  # The handshake ended in the moment of being too late.
+
+    def data_received(self, data: bytes) -> None:
+        self._said += data
+        if self._entering is None and self._transport is not None:
+            self._transport.pause_reading()
+            self._entering = asyncio.get_running_loop().create_task(self._enter(self._transport))
+            self._entering.add_done_callback(self._entered)
+
+    async def _enter(self, transport: asyncio.Transport) -> None:
+        speech = self._reception.speech(self._said[0], is_secure=True)
+        protocols = await self._reception.protocols(speech)
+        self._visitor.leave()
+        if transport.is_closing():
+            return
+        protocol = self._visitor.protocol(protocols)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        protocol.data_received(bytes(self._said))
+
+    def _entered(self, entering: asyncio.Task[None]) -> None:
+        self._entering = None
+        self._visitor.check(entering)
+        if self._transport is not None and not entering.cancelled() and entering.exception():
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._visitor.leave()
+        self._visitor.slot.leave()
+        self._transport = self._visitor.transport = None
+
+
+class Listener:
+    """One port that people come in by."""
+
+    def __init__(
+        self,
+        reception: ConnectionAcceptor,
+        listeners: list[socket.socket],
+        *,
+        must_be_tls: bool = False,
+    ) -> None:
+        self._reception = reception
+        self._listeners = listeners
+        self._must_be_tls = must_be_tls
+        self._loop = asyncio.get_running_loop()
+        self._rest: asyncio.TimerHandle | None = None
+        self._waits_s: float | None = None
+        """Since when newcomers wait because strangers wait for the broker."""
+        self.port: int = listeners[0].getsockname()[1]
+        self._open()
+
+    def _open(self) -> None:
+        self._rest = None
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        slots = self._reception.slots
+        if slots.is_behind and self._may_wait():
+            return
+        self._waits_s = None
+        is_pressed = slots.is_pressed
+        for _ in range(ACCEPTS_PER_TURN_PRESSED if is_pressed else ACCEPTS_PER_TURN):
+            try:
+                connection, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._trouble(error)
+                return
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._reception.accept(connection, must_be_tls=self._must_be_tls)
+
+    def _may_wait(self) -> bool:
+        """Whether strangers can have another turn before one of them is evicted."""
+        now_s = self._loop.time()
+        if self._waits_s is None:
+            self._waits_s = now_s
+        return now_s < self._waits_s + BEHIND_S_MAX
+
+    def _trouble(self, error: OSError) -> None:
+        """Without a descriptor for it the connection goes on waiting, and so do we."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            return
+        self._reception.log_violation("no descriptor is left for another connection", "")
+        self._reception.make_room()
+        self._stop_accepting()
+        self._rest = self._loop.call_later(REST_S, self._open)
+
+    def _stop_accepting(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+
+    def close(self) -> None:
+        """Accept nobody any more; who is inside stays."""
+        self._stop_accepting()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+
+
+def _address_of(connection: socket.socket) -> str:
+    """Where a connection comes from; nothing is known of one that is gone already."""
+    try:
+        return str(connection.getpeername()[0])
+    except (OSError, IndexError):
+        return ""
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of the host, all on one port; 0 takes a free one."""
+    if not 0 <= port <= PORT_MAX:
+        raise ConfigurationError(f"{port} is not a port", hint=f"Use a number from 0 to {PORT_MAX}")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listeners: list[socket.socket] = []
+        try:
+            for family, _kind, _protocol, _name, address in dict.fromkeys(found):
+                chosen = listeners[0].getsockname()[1] if listeners else port
+                listeners.append(_listen(family, (address[0], chosen, *address[2:])))
+        except OSError:
+            for listener in listeners:
+                listener.close()
+            raise
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(host=host, port=port) from error
+        raise ConfigurationError(
+            f"Port {port} of {host} cannot be opened: {error.strerror}",
+            hint="Choose another port, or another address",
+        ) from error
+    return listeners
+
+
+def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # IPv4 has a listener of its own.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class ListenerSet:
+    """Some doors that lead to one place."""
+
+    def __init__(
+        self,
+        reception: ConnectionAcceptor,
+        options: BrokerOptions,
+        port: int,
+        tls_port: int | None = None,
+    ) -> None:
+        self.reception = reception
+        self._options = options
+        self._doors: list[Listener] = []
+        self.port = port
+        """0 until it was opened for the first time, if a free one is wanted."""
+        self.tls_port = tls_port
+
+    async def open(self) -> None:
+        """Let people in; raises ConfigurationError when a port cannot be had."""
+        host, is_tls_only = self._options.host, self._options.tls_only
+        listeners = await bind(host, self.port)
+        try:
+            tls_listeners = [] if self.tls_port is None else await bind(host, self.tls_port)
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        self._doors = [Listener(self.reception, listeners, must_be_tls=is_tls_only)]
+        self.port = self._doors[0].port
+        if tls_listeners:
+            self._doors.append(Listener(self.reception, tls_listeners, must_be_tls=True))
+            self.tls_port = self._doors[1].port
+
+    def close_listeners(self) -> None:
+        """Let nobody in any more; who is inside stays."""
+        for door in self._doors:
+            door.close()
+        self._doors = []
+
+    async def close(self) -> None:
+        """Let nobody in, and send away who waits or speaks HTTP."""
+        self.close_listeners()
+        await self.reception.close()
+
+
+def shown_host(host: str) -> str:
+    """The name of a host in a connection string: one that clients on this machine can use."""
+    if host in ("127.0.0.1", "::1", "", "0.0.0.0", "::"):
+        return "localhost"
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def entrance_of_namespace(
+    namespace: Namespace, tls: CertificateStore, port: int, tls_port: int | None
+) -> ListenerSet:
+    """AMQP and the administration protocol for one namespace."""
+    options = namespace.options
+
+    def now_s() -> float:
+        return namespace.now().monotonic_s
+
+    note, note_mistake = _notes(namespace.offences, now_s)
+
+    reception = ConnectionAcceptor(
+        tls=tls,
+        http=HttpServer(
+            request_timeout_s=options.limits.handshake_timeout_s,
+            log_violation=note,
+            note_mistake=note_mistake,
+            turns=namespace.turns,
+        ),
+        amqp=lambda slot: ClientConnection(namespace, slot),
+        slots=_slots(options),
+        log_violation=note,
+        handshake_timeout_s=options.limits.handshake_timeout_s,
+        tarpit_max=options.tarpit_max,
+    )
+    entrance = ListenerSet(reception, options, port, tls_port)
+    namespace.stage.contact.guard(entrance)
+    return entrance
+
+
+def _notes(
+    offences: ViolationLog, now_s: Callable[[], float]
+) -> tuple[Callable[[str, str], None], Callable[[Exception, str, bool], None]]:
+    """How an entrance tells its log what peers do wrong, and what they make go wrong."""
+
+    def note(what: str, address: str) -> None:
+        offences.note(what, now_s(), address=address)
+
+    def note_mistake(error: Exception, address: str, is_stranger: bool) -> None:
+        offences.note_mistake(
+            "a request could not be handled",
+            error,
+            now_s(),
+            address=address,
+            is_stranger=is_stranger,
+        )
+
+    return note, note_mistake
+
+
+def _slots(options: BrokerOptions) -> ConnectionSlots:
+    return ConnectionSlots(
+        strangers_max=options.strangers_max, connections_max=options.connections_max
+    )
+
+
+def entrance_of_administration(
+    broker: Broker, make_application: Callable[[], Any], port: int
+) -> ListenerSet:
+    """The HTTP side of a whole broker."""
+    options = broker.options
+    offences = ViolationLog("administration")
+
+    note, note_mistake = _notes(offences, time.monotonic)
+    reception = ConnectionAcceptor(
+        tls=broker.tls,
+        http=HttpServer(
+            make_application,
+            request_timeout_s=options.limits.handshake_timeout_s,
+            log_violation=note,
+            note_mistake=note_mistake,
+            turns=broker.shared_turns(),
+        ),
+        amqp=None,
+        slots=_slots(options),
+        log_violation=note,
+        handshake_timeout_s=options.limits.handshake_timeout_s,
+        tarpit_max=options.tarpit_max,
+    )
+    return ListenerSet(reception, options, port)
+
+
+def application_of(namespace: RunningNamespace) -> Any:
+    """What answers to HTTP on the ports of a namespace; imported when somebody speaks it."""
+    from twinbus.broker.http.atom.application import namespace_application
+
+    return namespace_application(namespace)
+
+
+def application_of_broker(broker: Broker) -> Any:
+    """What answers on the broker's own HTTP port."""
+    from twinbus.broker.http.json_api import admin_application
+
+    return admin_application(broker)

@@ -1,0 +1,253 @@
+"""The metering of a namespace: operations and audit.
+
+The audit log: one line for each thing that happens to a message, if the operator asks.
+
+    {"version":1,"run":"5f0c…","number":12,"namespace":"demo","at":"…","entity":"orders",
+     "event":"stored","sequence_number":7,"message_id":"order-7","bytes":311}
+    {"version":1,"run":"5f0c…","number":19,"namespace":"demo","at":"…","entity":"orders",
+     "event":"dead-lettered","sequence_number":7,"reason":"MaxDeliveryCountExceeded"}
+
+The books of one namespace: its meter, and the logs that it is written to if it has a place.
+
+Rule 1: ids, never bodies. Lines with bytes carry the message id, as text like a client's audit and
+        receipts; the others the sequence number, which is enough to find it. In a backlog queue
+        the destination stands beside the id.
+Rule 2: the lines of a commit are written when it has succeeded, and before anybody is told of
+        it. A kill loses lines only of what nobody was told; a machine that stops may lose more.
+Rule 3: a message that was moved here says from where, and which number it had there; and which one
+        it got where it was sent to first. What a topic took and the copies that it made of it have
+        the number of their publication in common.
+Rule 4: what expires says when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from twinbus.broker.engine.audit_hooks import (
+    BatchAudit,
+    MessageEvent,
+    MessageEventRange,
+    UnstoredMessageEvent,
+    audited_path,
+)
+from twinbus.broker.engine.chunk import Chunk, spans_of
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.stored_message import MessageOrigin, annotation_of, unpack_record
+from twinbus.common.clock import Clock
+from twinbus.common.entity_path import backlog_owner
+from twinbus.encoding.envelope.restored_message import read_destination, read_message_id
+from twinbus.metering.audit_log import AuditLines
+from twinbus.metering.json_lines import JsonLines, timestamp
+from twinbus.metering.operations_log import Meter, OperationsLog, Timers, operations_log
+
+_ORIGINAL_SEQ = "x-opt-enqueue-sequence-number"
+
+Submit = Callable[[Callable[[], None]], None]
+AuditLine = dict[str, Any]
+
+
+class AuditLog:
+    """The witness of all queues of a namespace."""
+
+    def __init__(
+        self,
+        namespace_name: str,
+        directory: Path,
+        run: str,
+        clock: Clock,
+        *,
+        keep_days: int | None = None,
+    ) -> None:
+        lines = JsonLines(directory / namespace_name, "audit", keep_days=keep_days)
+        self._lines = AuditLines(lines, run, namespace_name)
+        self._publication = 0
+        self._clock = clock
+        self._submit: Submit | None = None
+        self._closed: list[AuditLine] = []
+        """Of the batches that the next commit takes."""
+
+    def start(self, submit: Submit) -> None:
+        """From now on; ``submit`` runs a job that may wait for the disk."""
+        self._submit = submit
+        at_ms = self._clock.now().wall_ms
+        submit(lambda: self._lines.opened(at_ms))
+
+    def stop(self) -> None:
+        """Submit nothing more: who ran the jobs is about to end."""
+        self._submit = None
+
+    def close(self) -> None:
+        """Write that it was the end; may wait for the disk."""
+        self._lines.closed(self._clock.now().wall_ms)
+
+    # -- what is told ---------------------------------------------------------------------
+
+    def next_publication(self) -> int:
+        self._publication += 1
+        return self._publication
+
+    def closed(self, queue: Queue, batch: BatchAudit) -> None:
+        trails = iter(batch.trails)
+        for chunk in batch.stored:
+            lines = self._run(queue, MessageEvent.STORED, chunk, chunk.blob or b"", 0, chunk.count)
+            self._closed += [{**line, **_way(next(trails))} for line in lines]
+        for seq, record in batch.scheduled:
+            self._closed.append(self._named(queue, MessageEvent.SCHEDULED, record, seq))
+        for note in batch.notes:
+            self._closed += self._noted(queue, note)
+
+    def delivered(self, queue: Queue, chunk: Chunk, blob: bytes, start: int, count: int) -> None:
+        self._write(list(self._run(queue, MessageEvent.DELIVERED, chunk, blob, start, count)))
+
+    def deleted(self, queue: Queue) -> None:
+        self._write([self._line(queue, MessageEvent.DELETED)])
+
+    # -- lines ----------------------------------------------------------------------------
+
+    def _run(
+        self, queue: Queue, what: MessageEvent, chunk: Chunk, blob: bytes, start: int, count: int
+    ) -> Iterator[AuditLine]:
+        for index in range(start, start + count):
+            record = blob[chunk.starts[index] : chunk.starts[index + 1]]
+            yield self._named(queue, what, record, chunk.first_seq + index)
+
+    def _noted(
+        self, queue: Queue, note: MessageEventRange | UnstoredMessageEvent
+    ) -> Iterator[AuditLine]:
+        if isinstance(note, UnstoredMessageEvent):
+            line = self._named(queue, note.what, note.message.record, None)
+            line |= _way(note.message.trail)
+            if note.takers is not None:
+                line["copies"] = sum(not each.is_deleted for each in note.takers)
+            yield line
+            return
+        for start, count in spans_of(note.mask):
+            for index in range(start, start + count):
+                line = self._line(queue, note.what, note.first_seq + index)
+                yield {**line, "reason": note.reason} if note.reason else line
+
+    def _named(self, queue: Queue, what: MessageEvent, record: bytes, seq: int | None) -> AuditLine:
+        line = self._line(queue, what, seq)
+        taken_apart = unpack_record(record, 0, len(record))
+        line |= {"message_id": read_message_id(taken_apart.bare), "bytes": len(record)}
+        if what in (MessageEvent.STORED, MessageEvent.SCHEDULED):
+            original = annotation_of(taken_apart, _ORIGINAL_SEQ)
+            if isinstance(original, int):
+                line["original_sequence_number"] = int(original)
+            if taken_apart.expires_ms is not None:
+                line["expires"] = timestamp(taken_apart.expires_ms)
+            if backlog_owner(queue.description.path):
+                line["destination"] = read_destination(taken_apart.bare)[0]
+        return line
+
+    def _line(self, queue: Queue, what: MessageEvent, seq: int | None = None) -> AuditLine:
+        line: AuditLine = {
+            "at": timestamp(self._clock.now().wall_ms),
+            "entity": audited_path(queue),
+            "event": what.value,
+        }
+        return line if seq is None else {**line, "sequence_number": seq}
+
+    # -- the disk -------------------------------------------------------------------------
+
+    def take_closed(self) -> list[AuditLine]:
+        """The lines of the batches that were closed."""
+        lines, self._closed = self._closed, []
+        return lines
+
+    def behind(self, commit: Callable[[], None], lines: list[AuditLine]) -> Callable[[], None]:
+        """A commit with its lines behind it (rule 2)."""
+        at_ms = self._clock.now().wall_ms
+
+        def commit_and_tell() -> None:
+            commit()
+            self._lines.append(at_ms, lines)
+
+        return commit_and_tell if lines else commit
+
+    def _write(self, lines: list[AuditLine]) -> None:
+        if lines and self._submit is not None:
+            at_ms = self._clock.now().wall_ms
+            self._submit(lambda: self._lines.append(at_ms, lines))
+
+
+def _way(trail: MessageOrigin | None) -> AuditLine:
+    """What is told of how a message came here (rule 3)."""
+    if trail is None:
+        return {}
+    told: AuditLine = {}
+    if trail.entity:
+        told |= {"from_entity": trail.entity, "from_sequence_number": trail.number}
+    return told if trail.publication is None else {**told, "publication": trail.publication}
+
+
+class NamespaceMetering:
+    """Kept from the first touch of a namespace to its close."""
+
+    def __init__(
+        self,
+        namespace_name: str,
+        directory: Path | None,
+        clock: Clock,
+        chance: Random,
+        *,
+        audit: bool,
+        keep_days: int | None = None,
+    ) -> None:
+        self.meter = Meter()
+        self.audit: AuditLog | None = None
+        self._operations: OperationsLog | None = None
+        if directory is not None:
+            run = f"{chance.getrandbits(64):016x}"
+            self._operations = operations_log(
+                directory,
+                namespace_name,
+                self.meter,
+                run,
+                clock,
+                source="broker",
+                keep_days=keep_days,
+            )
+            if audit:
+                self.audit = AuditLog(namespace_name, directory, run, clock, keep_days=keep_days)
+
+    @property
+    def run(self) -> str | None:
+        """What the lines of this run are called; None where none are written."""
+        return None if self._operations is None else self._operations.run
+
+    def start(self, timers: Timers, submit: Callable[[Callable[[], None]], None]) -> None:
+        """Write from now on; ``submit`` runs a job that may wait for the disk."""
+        if self.audit is not None:
+            self.audit.start(submit)
+        if self._operations is not None:
+            self._operations.start(timers, submit)
+
+    def stop(self) -> None:
+        """Submit nothing more: who ran the jobs is about to end."""
+        if self.audit is not None:
+            self.audit.stop()
+        if self._operations is not None:
+            self._operations.stop()
+
+    def take_lines(self) -> list[AuditLine]:
+        """What the audit says of the batches that were closed."""
+        return [] if self.audit is None else self.audit.take_closed()
+
+    def written_with(
+        self, commit: Callable[[], None], lines: list[AuditLine]
+    ) -> Callable[[], None]:
+        """The commit with the lines of the audit behind it."""
+        return commit if self.audit is None else self.audit.behind(commit, lines)
+
+    async def close(self) -> None:
+        """Write what was counted since the last line, and that it was the end."""
+        if self.audit is not None:
+            await asyncio.to_thread(self.audit.close)
+        if self._operations is not None:
+            await asyncio.to_thread(self._operations.close())

@@ -1,0 +1,180 @@
+"""What entities do by themselves, such as their deletion when they are idle.
+
+Entities that go when nobody needs them any more (auto-delete on idle, rule M3).
+
+An entity is in use while a link to it is open (sending, receiving, management; of a topic, also to
+its subscriptions), or while it has scheduled messages. It was used when a link was opened since the
+last look, when it was changed, or when something was sent to it; what a topic passes on to a
+subscription is no use of that subscription, as in Azure.
+
+Who looks after entities and links, without a peer that asks: forwarding, and idle ones.
+
+Rule 1: never too early. A look that finds an entity used, or in use until just now, starts its time
+        anew; so it goes between one and one and a quarter of its time after its last use.
+Rule 2: looks cost nothing while no entity wants them. Links are counted by path as they come and
+        go, so that a look costs what the entities cost that want it, a few hundred at a time.
+Rule 3: a restart starts everybody's time anew, and so does a deletion that the disk refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from twinbus.broker.engine.queue import Queue
+from twinbus.broker.engine.topic import Subscription, Topic
+from twinbus.broker.namespace.forwarder import Forwarding
+from twinbus.broker.namespace.idle_links import IdleLinks
+
+if TYPE_CHECKING:
+    from twinbus.broker.namespace.namespace import Namespace
+
+logger = logging.getLogger("twinbus.broker")
+
+# A look goes over all links: often enough for a test with one second, seldom for five minutes.
+LOOK_S_MIN = 0.2
+LOOK_S_MAX = 30.0
+LOOKS_PER_IDLE_TIME = 4
+# Entities that are looked at before others have their turn.
+LOOKED_AT_ONCE = 256
+
+
+class _Watched:
+    """What is known about one entity."""
+
+    def __init__(self, marks: object, now_s: float) -> None:
+        self.marks = marks
+        self.was_in_use = False
+        self.idle_since_s = now_s
+
+
+class AutoDelete:
+    """Watches the entities of one namespace that want to be deleted when idle."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._watched: dict[Queue, _Watched] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+
+    def entity_changed(self, entity: Queue) -> None:
+        """An entity was made, changed or deleted: its time starts anew, or ends."""
+        if entity.is_deleted or entity.description.auto_delete_on_idle_ms is None:
+            self._watched.pop(entity, None)
+        else:
+            now_s = self._namespace.now().monotonic_s
+            self._watched[entity] = _Watched(_marks(entity), now_s)
+            self._set_timer()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._watched.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._watched:
+            shortest_s = min(map(_idle_s, self._watched))
+            pause_s = min(max(shortest_s / LOOKS_PER_IDLE_TIME, LOOK_S_MIN), LOOK_S_MAX)
+            self._timer = self._namespace.call_later(pause_s, self.look)
+
+    def look(self) -> None:
+        """Note who is in use; delete who was not for long enough."""
+        self._look_at_some(iter(list(self._watched)))
+
+    def _look_at_some(self, entities: Iterator[Queue]) -> None:
+        for entity in islice(entities, LOOKED_AT_ONCE):
+            watched = self._watched.get(entity)
+            if watched is None:
+                continue
+            now_s = self._namespace.now().monotonic_s
+            is_in_use = self._is_in_use(entity)
+            marks = _marks(entity)
+            if is_in_use or watched.was_in_use or marks != watched.marks:
+                watched.idle_since_s = now_s
+            elif now_s - watched.idle_since_s >= _idle_s(entity):
+                self._delete(entity)
+            watched.was_in_use, watched.marks = is_in_use, marks
+        rest = list(entities)
+        if rest and not self._is_stopped:
+            self._namespace.call_later(0, partial(self._look_at_some, iter(rest)))
+        else:
+            self._set_timer()
+
+    def _is_in_use(self, entity: Queue) -> bool:
+        return entity.scheduled_count > 0 or self._namespace.linked[entity.description.path] > 0
+
+    def _delete(self, entity: Queue) -> None:
+        self._watched.pop(entity, None)
+        kind, path = entity.description.kind, entity.description.path
+        name = self._namespace.name
+
+        def finished(error: Exception | None) -> None:
+            if error is None:
+                logger.info("namespace %s: the %s %s is deleted: idle", name, kind, path)
+                return
+            # It is there as before, and its time starts anew.
+            logger.warning("namespace %s: the %s %s is idle: %s", name, kind, path, error)
+            if self._namespace.failure is None and not self._is_stopped:
+                self.entity_changed(entity)
+
+        self._namespace.submit(lambda draft: draft.delete(entity.queue_id, path), finished)
+
+
+def _idle_s(entity: Queue) -> float:
+    return (entity.description.auto_delete_on_idle_ms or 0) / 1000
+
+
+def entities_kept_by(link_path: str) -> Iterator[str]:
+    """The paths of the entities that a link keeps: where it leads, the entity to which that node
+    belongs, and of a subscription the topic, too."""
+    yield link_path
+    at = link_path.find("/")
+    while at >= 0:
+        if link_path.startswith(("$", "subscriptions/"), at + 1):
+            yield link_path[:at]
+        at = link_path.find("/", at + 1)
+
+
+def _marks(entity: Queue) -> object:
+    """What is different after somebody used the entity, however shortly."""
+    machines = [entity, *([] if entity.dead_letters is None else [entity.dead_letters])]
+    if isinstance(entity, Topic):
+        machines += entity.subscriptions.values()
+    visits = sum(machine.visit_count for machine in machines)
+    if isinstance(entity, Subscription):
+        return visits, tuple(entity.rule_ids)
+    return visits, sum(machine.next_seq for machine in machines)
+
+
+class BackgroundTasks:
+    """The caretakers of one namespace."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._forwarding = Forwarding(namespace)
+        self._idleness = AutoDelete(namespace)
+        idle_s = namespace.options.idle_detach_s
+        self._idle_links = None if idle_s is None else IdleLinks(namespace, idle_s)
+        for entity in namespace.catalogue.entities():
+            self.entity_changed(entity)
+
+    def entity_changed(self, entity: Queue) -> None:
+        """An entity was made, changed or deleted."""
+        self._forwarding.entity_changed(entity)
+        self._idleness.entity_changed(entity)
+
+    def clock_moved(self) -> None:
+        self._idleness.look()
+
+    def stop(self) -> None:
+        self._forwarding.stop()
+        self._idleness.stop()
+        if self._idle_links is not None:
+            self._idle_links.stop()

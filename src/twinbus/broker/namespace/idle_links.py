@@ -1,0 +1,93 @@
+"""Links that are ended because nothing happens on them, as Azure Service Bus ends them.
+
+Azure does it after ten minutes; a broker of ours only when ``idle_detach_s`` says after how long.
+A receiver that waits longer for a message loses its link, and its grant of credit with it.
+
+Rule 1: use is a message, a grant of credit or a settlement. Credit that waits is none.
+Rule 2: never too early. The time of a link begins with the look that found it used, so it is ended
+        between one and one and a tenth of that time after its last use.
+Rule 3: a look goes over some hundred links, and then others have their turn.
+Rule 4: links to ``$cbs`` and ``$management`` stay: they go with their connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.broker.server.incoming_link import IncomingLink
+from twinbus.broker.server.outgoing_link import OutgoingLink
+
+if TYPE_CHECKING:
+    from twinbus.broker.namespace.namespace import Namespace
+
+LOOKS_PER_IDLE_TIME: Final = 20
+LOOKED_AT_ONCE: Final = 256
+
+
+class IdleLinks:
+    """Watches the links of one namespace."""
+
+    def __init__(self, namespace: Namespace, idle_s: float) -> None:
+        self._namespace = namespace
+        self._idle_s = idle_s
+        self._seen: dict[Any, tuple[object, float]] = {}
+        """Of each end what had happened on it, and since when nothing else has."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        self._set_timer()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._seen.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self) -> None:
+        pause_s = self._idle_s / LOOKS_PER_IDLE_TIME
+        self._timer = self._namespace.call_later(pause_s, self._look)
+
+    def _look(self) -> None:
+        self._look_at_some(self._links(), {})
+
+    def _links(self) -> Iterator[tuple[Any, Any, IncomingLink | OutgoingLink]]:
+        for peer in list(self._namespace.peers):
+            for link, end in peer.links_and_ends():
+                if isinstance(end, IncomingLink | OutgoingLink):
+                    yield peer, link, end
+
+    def _look_at_some(
+        self, links: Iterator[tuple[Any, Any, Any]], seen: dict[Any, tuple[object, float]]
+    ) -> None:
+        if self._is_stopped:
+            return
+        now_s, count = self._namespace.now().monotonic_s, 0
+        for peer, link, end in islice(links, LOOKED_AT_ONCE):
+            count += 1
+            if not peer.has_end(link, end):  # Given up since the turn before.
+                continue
+            marks = (link.delivery_count, getattr(end, "use_count", 0))
+            known, since_s = self._seen.get(end, (None, now_s))
+            if known != marks:
+                since_s = now_s
+            if now_s - since_s < self._idle_s:
+                seen[end] = marks, since_s
+            else:
+                peer.detach(link, self._error(link))
+                peer.flush()
+        if count == LOOKED_AT_ONCE:
+            self._namespace.call_later(0, partial(self._look_at_some, links, seen))
+        else:
+            self._seen = seen
+            self._set_timer()
+
+    def _error(self, link: Any) -> AmqpError:
+        return AmqpError(
+            Condition.LINK_DETACH_FORCED,
+            f"The link {link.name!r:.100} was idle for {self._idle_s:g} s and is detached. "
+            "Attach it again.",
+        )

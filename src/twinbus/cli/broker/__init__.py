@@ -1,0 +1,1 @@
+"""``twinbus serve``, ``doctor``, ``fault`` and ``reset``."""

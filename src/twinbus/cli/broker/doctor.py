@@ -1,0 +1,67 @@
+"""``twinbus doctor``: what is wrong with a data directory, and a new one without it.
+
+This module declares the command; doctor_run.py does it, and is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinbus.cli.shared.output import Output, check_output_format
+from twinbus.errors import ConfigurationError
+
+EXIT_FINDINGS = 3
+"""Something is wrong, or messages were lost: the report says what."""
+
+
+def doctor(
+    data: Annotated[
+        Path,
+        typer.Argument(help="Data directory of a broker, or of one namespace.", metavar="DATA"),
+    ],
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write a new data directory with all that can be read.")
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="The new data directory [DATA.repaired].", metavar="DIR"),
+    ] = None,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for a temporary copy of each store [the system's, or the new one].",
+            metavar="DIR",
+        ),
+    ] = None,
+    output: Output = "table",
+) -> None:
+    """Check the stores of a data directory, and recover them into a new one.
+
+    The broker must be stopped. DATA is only read; --repair writes another directory, in which
+    duplicate entities and broken references are resolved and everything is kept but the rows of
+    damaged pages. Sequence numbers and order stay. Where it is not certain that a message was
+    settled, it is kept: a message may be repeated, none is dropped.
+
+    Exit codes: 0 healthy, or repaired without a loss (there may be warnings), 1 the check could not
+    be made, 2 wrong usage, 3 something is wrong, or messages are lost.
+    """
+    check_output_format(output)
+    if into is not None and not repair:
+        raise ConfigurationError("--into needs --repair", hint="Add --repair, or remove --into")
+    if scratch is not None and not scratch.is_dir():
+        raise ConfigurationError(
+            f"Invalid value for --scratch: {str(scratch)!r:.200} is not a directory",
+            hint="Choose a directory in which you may write",
+        )
+    target = None
+    if repair:
+        resolved = data.resolve()
+        target = into or resolved.with_name(resolved.name + ".repaired")
+    # The broker: 100 ms that other commands should not pay.
+    from twinbus.cli.broker.doctor_run import run_doctor
+
+    if not run_doctor(data, target, scratch, output):
+        raise typer.Exit(EXIT_FINDINGS)

@@ -1,0 +1,146 @@
+"""What ``twinbus cost reconcile`` does: start Spark, ask, and show the answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from twinbus.cli.cost.commands import ReconcileOptions
+from twinbus.cli.shared.output import counted, show_json, show_spinner, show_table
+from twinbus.cost.reconciliation import EntityReconciliation, MessageStatus, Outage, Reconciliation
+from twinbus.errors import ConfigurationError
+from twinbus.pairing.client.environment import ROLES, Role, require_namespace
+from twinbus.spark.connection_refs import NamespaceRef, RefKind
+from twinbus.spark.errors import translate_spark_errors
+from twinbus.spark.runtime.session import local_session, require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["run_reconcile", "show_reconciliation"]
+
+SHOWN_MAX: Final = 50
+"""Differences in the table; the others are in the JSON."""
+# Every row has these; the others are shown when somebody has some.
+_ALWAYS: Final = (
+    MessageStatus.DELIVERED,
+    MessageStatus.WAITING,
+    MessageStatus.IN_BACKLOG,
+    MessageStatus.DEAD_LETTERED,
+    MessageStatus.MISSING,
+)
+
+
+def run_reconcile(options: ReconcileOptions) -> bool | None:
+    """Whether the books close; None if there is nothing to close."""
+    if options.begins is not None and options.ends is not None and options.begins >= options.ends:
+        raise ConfigurationError("--from is not before --to", hint="Exchange them")
+    require_pyspark()
+    references = [_reference(role, options) for role in ROLES] if options.look else [None, None]
+    from twinbus.spark.reconciliation.reconcile import Sources, reconcile
+
+    sources = Sources(
+        primary_logs=options.primary_logs,
+        secondary_logs=options.secondary_logs,
+        client_logs=options.client_logs,
+        receipts=options.receipts,
+        journal=options.journal,
+        primary=references[0],
+        secondary=references[1],
+    )
+    with (
+        show_spinner("Spark starts, then the logs are read"),
+        translate_spark_errors(),
+        _session() as spark,
+    ):
+        answer = reconcile(
+            spark, sources, pair=options.pair, begins=options.begins, ends=options.ends
+        )
+    show_reconciliation(answer, options.output)
+    return answer.closes
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """One that runs already is its owner's to stop."""
+    running = require_pyspark().SparkSession.getActiveSession()
+    spark = local_session("twinbus cost reconcile", fast_start=True, finds_sources=False)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
+    """Spark's processes read the same variables; what is in them does not travel."""
+    named = require_namespace(os.environ, role)
+    ca_file = None if options.ca_file is None else str(options.ca_file.resolve())
+    if named.connection_string is not None:
+        return NamespaceRef(RefKind.ENV, named.source, ca_file, options.administration_port)
+    host = str(named.fully_qualified_namespace)
+    return NamespaceRef(RefKind.HOST, host, ca_file, options.administration_port)
+
+
+def show_reconciliation(answer: Reconciliation, output: str) -> None:
+    """As JSON, or as tables with the verdict behind them."""
+    if output != "table":
+        show_json(answer.to_json(), output)
+        return
+    fates = [fate for fate in MessageStatus if fate in _ALWAYS or answer.count(fate)]
+    has_outages = any(each.outages for each in answer.entities)
+    columns = ["entity", "sent", *(fate.value for fate in fates), "duplicates", "unexpected"]
+    show_table(
+        columns + ["outages"] * has_outages,
+        [_row(each, fates, has_outages) for each in answer.entities],
+    )
+    if answer.differences:
+        show_table(
+            ("entity", "message", "difference", "what the logs say"),
+            [
+                (
+                    each.entity or "?",
+                    each.message_id or f"{each.count:,} without id",
+                    each.kind,
+                    each.said,
+                )
+                for each in answer.differences[:SHOWN_MAX]
+            ],
+        )
+    for sentence in _remarks(answer):
+        typer.echo(sentence)
+    typer.echo(answer.verdict)
+
+
+def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
+    counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
+    duplicates = f"{books.duplicates:,}"
+    if books.duplicates > books.duplicates_explained:
+        duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
+    row = [books.entity or "?", *(f"{count:,}" for count in counts), duplicates]
+    row.append(f"{books.unexpected:,}")
+    return row + [", ".join(map(_outage, books.outages))] * has_outages
+
+
+def _outage(outage: Outage) -> str:
+    if outage.ends is None:
+        return f"since {outage.begins:%Y-%m-%d %H:%M:%S}"
+    return f"{outage.begins:%H:%M:%S} for {(outage.ends - outage.begins).total_seconds():,.0f} s"
+
+
+def _remarks(answer: Reconciliation) -> list[str]:
+    remarks = [f"Used: {', '.join(answer.given.names)}."]
+    remarks += answer.given.unproven()
+    remarks += answer.notes
+    hidden = len(answer.differences) - SHOWN_MAX
+    if hidden > 0:
+        remarks.append(f"{counted(hidden, 'more difference')}: see --output json.")
+    if answer.damaged_lines:
+        remarks.append(f"{counted(answer.damaged_lines, 'line')} of the logs could not be read.")
+    if answer.lost_lines:
+        remarks.append(f"{counted(answer.lost_lines, 'line')} of the logs are missing.")
+    return remarks

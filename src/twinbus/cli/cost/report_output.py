@@ -1,0 +1,292 @@
+"""``twinbus cost report``: how it runs and what it shows.
+
+The answer of ``twinbus cost report``: as tables, JSON, lines of it, CSV, or a page.
+
+What ``twinbus cost report`` does: look at the logs, start Spark, ask, and show the answer.
+
+Rule 1: money is not rounded in JSON and CSV, and it is text, because numbers of JSON would round
+        it; people see it rounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from twinbus.cli.cost.commands import ReportOptions
+from twinbus.cli.shared.output import counted, show_json, show_spinner, show_table
+from twinbus.cost.price_sheets import load_prices
+from twinbus.cost.prices import money
+from twinbus.cost.report import CostReport, Quality, Slice
+from twinbus.errors import ConfigurationError
+from twinbus.spark.runtime.session import local_session, require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from twinbus.spark.cost_report.report import ComputedReport
+
+__all__ = ["as_json", "run_report", "show_report"]
+
+SHOWN_MAX: Final = 50
+"""Lines in the table; all of them are in the other forms."""
+_COUNTS: Final = ("calls", "messages", "units", "bytes_in", "bytes_out")
+
+
+def show_report(made: ComputedReport, output: str) -> None:
+    """Print it."""
+    _SHOWN[output](made)
+
+
+# -- tables -------------------------------------------------------------------------------
+
+
+def _show_tables(made: ComputedReport) -> None:
+    report = made.report
+    shown = report.slices[:SHOWN_MAX]
+    left = len(report.slices) - len(shown)
+    currency = report.prices.currency
+    show_table(
+        [*report.by, "calls", "messages", "operations", "MB in", "MB out", currency],
+        [_row([each.keys[word] for word in report.by], each) for each in shown],
+        title=f"What it cost from {_shown(report.begins)} to {_shown(report.ends)} (UTC)",
+        numbers_from=len(report.by),
+        totals=[_row(["all", *[""] * (len(report.by) - 1)], report.total)],
+    )
+    if left:
+        typer.echo(f"{counted(left, 'line')} more: --output csv has all")
+    if report.pairs:
+        show_table(
+            ["pair", "detoured", "detours", "pings", "idle polls", "other", currency],
+            [
+                (
+                    pair.pair,
+                    f"{pair.detoured_messages:,}",
+                    f"{pair.detour_units:,}",
+                    f"{pair.ping_units:,}",
+                    f"{pair.polling_units:,}",
+                    f"{pair.other_units:,}",
+                    money(pair.cost),
+                )
+                for pair in report.pairs
+            ],
+            title="What pairs cost on top of the messages themselves: operations",
+            numbers_from=1,
+        )
+    for line in _notes(report):
+        typer.echo(line)
+
+
+def _row(names: list[str], each: Slice) -> tuple[str, ...]:
+    counts = (f"{number:,}" for number in (each.calls, each.messages, each.units))
+    sizes = (f"{size / 1_000_000:,.1f}" for size in (each.bytes_in, each.bytes_out))
+    return (*names, *counts, *sizes, money(each.cost))
+
+
+def _shown(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M")
+
+
+def _notes(report: CostReport) -> Iterator[str]:
+    prices, quality = report.prices, report.quality
+    yield (
+        f"Idle polling: {report.idle_share:.1%} of all operations, "
+        f"{money(report.idle_cost)} {prices.currency}. "
+        f"Base charge for the time: {money(report.base_cost)} {prices.currency}, not in the table."
+    )
+    yield f"Prices: {prices.name}, {prices.dated}, {prices.source}"
+    yield f"From {counted(quality.records, 'line')} of operations logs{_troubles(quality)}."
+    if quality.open_runs:
+        yield (
+            f"{counted(len(quality.open_runs), 'run')} not closed (running, or killed): "
+            f"at most {quality.units_missing_max:,} operations are missing."
+        )
+
+
+def _troubles(quality: Quality) -> str:
+    told = []
+    if quality.duplicates:
+        told.append(f"{quality.duplicates:,} came twice and are left out")
+    if quality.late:
+        told.append(f"{quality.late:,} stood in the file of another day")
+    for reason, count in sorted(quality.damaged.items()):
+        told.append(f"{count:,} damaged ({reason})")
+    return "".join(f"; {each}" for each in told)
+
+
+# -- JSON and CSV -------------------------------------------------------------------------
+
+
+def as_json(made: ComputedReport) -> dict[str, Any]:
+    """All that the report knows, and which days were computed for it."""
+    report, prices, quality = made.report, made.report.prices, made.report.quality
+    return {
+        "from": _iso(report.begins),
+        "to": _iso(report.ends),
+        "by": list(report.by),
+        "prices": {
+            "name": prices.name,
+            "currency": prices.currency,
+            "source": prices.source,
+            "dated": prices.dated,
+        },
+        "total": _slice(report.total),
+        "base_cost": _exact(report.base_cost),
+        "idle_share": report.idle_share,
+        "idle_cost": _exact(report.idle_cost),
+        "slices": [_slice(each) for each in report.slices],
+        "entities": [_slice(each) for each in report.entities],
+        "step_s": report.step_s,
+        "kinds": [
+            {
+                "at": _iso(kind.at),
+                "operation": kind.operation,
+                "units": kind.units,
+                "cost": _exact(kind.cost),
+            }
+            for kind in report.kinds
+        ],
+        "detours": [
+            {
+                "at": _iso(detour.at),
+                "pair": detour.pair,
+                "sent": detour.sent,
+                "received": detour.received,
+                "cost": _exact(detour.cost),
+            }
+            for detour in report.detours
+        ],
+        "pairs": [
+            {
+                "pair": pair.pair,
+                "detoured_messages": pair.detoured_messages,
+                "detour_units": pair.detour_units,
+                "ping_units": pair.ping_units,
+                "polling_units": pair.polling_units,
+                "other_units": pair.other_units,
+                "cost": _exact(pair.cost),
+            }
+            for pair in report.pairs
+        ],
+        "quality": {
+            "records": quality.records,
+            "duplicates": quality.duplicates,
+            "late": quality.late,
+            "damaged": dict(quality.damaged),
+            "damaged_lines_in": [str(path) for path in made.damaged],
+            "open_runs": [
+                {
+                    "namespace": run.namespace,
+                    "run": run.run,
+                    "source": run.source,
+                    "last_at": _iso(run.last_at),
+                    "units_missing_max": run.units_missing_max,
+                }
+                for run in quality.open_runs
+            ],
+            "units_missing_max": quality.units_missing_max,
+        },
+        "computed_days": [{"day": each.day, "files": list(each.files)} for each in made.computed],
+    }
+
+
+def _slice(each: Slice) -> dict[str, Any]:
+    counts = {name: getattr(each, name) for name in _COUNTS}
+    return {**each.keys, **counts, "cost": _exact(each.cost)}
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _exact(amount: Decimal) -> str:
+    """``0.80``, never ``8E-1``; without zeros that say nothing."""
+    return f"{amount.normalize():f}" if amount else "0"
+
+
+def _show_json(made: ComputedReport) -> None:
+    show_json(as_json(made), "json")
+
+
+def _show_lines(made: ComputedReport) -> None:
+    for each in made.report.slices:
+        show_json(_slice(each), "jsonl")
+
+
+def _show_csv(made: ComputedReport) -> None:
+    report = made.report
+    writer = csv.DictWriter(sys.stdout, [*report.by, *_COUNTS, "cost"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_slice(each) for each in report.slices)
+
+
+def _show_page(made: ComputedReport) -> None:
+    from twinbus.cost.html.page import render
+
+    typer.echo(render(made.report), nl=False)
+
+
+_SHOWN: Final[Mapping[str, Callable[[ComputedReport], None]]] = {
+    "table": _show_tables,
+    "json": _show_json,
+    "jsonl": _show_lines,
+    "csv": _show_csv,
+    "html": _show_page,
+}
+
+
+DRIVER_MEMORY: Final = "2g"
+
+
+def run_report(options: ReportOptions) -> None:
+    """Compute and show it; what can be refused without Spark is refused before it starts."""
+    if options.begins is not None and options.ends is not None and options.begins >= options.ends:
+        raise ConfigurationError("--from is not before --to", hint="Exchange them")
+    prices = load_prices(options.prices)
+    require_pyspark()
+    from twinbus.spark.cost_report.log_files import find_logs
+
+    find_logs(options.logs)
+    with show_spinner("Spark starts, then the logs are read"), _session() as spark:
+        from twinbus.spark.cost_report.report import ReportRequest, cost_report
+
+        asked = ReportRequest(
+            prices=prices,
+            begins=options.begins,
+            ends=options.ends,
+            by=options.by,
+            source=options.source,
+            month_already=options.used,
+        )
+        made = cost_report(spark, options.logs, asked, state=options.state)
+    if options.file is None:
+        show_report(made, options.output)
+        return
+    try:
+        with options.file.open("w", encoding="utf-8") as file, redirect_stdout(file):
+            show_report(made, options.output)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{str(options.file)!r} cannot be written: {error.strerror}", hint="Choose another file"
+        ) from error
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    spark = local_session(
+        "twinbus cost report",
+        fast_start=True,  # Arrow does the work, also with large logs.
+        finds_sources=False,
+        more={"spark.driver.memory": DRIVER_MEMORY},
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()

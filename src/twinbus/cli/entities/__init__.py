@@ -1,0 +1,1 @@
+"""``twinbus queue``, ``topic``, ``subscription``, ``rule`` and ``key``."""

@@ -1,0 +1,1 @@
+"""``twinbus send``, ``receive``, ``peek`` and ``dlq``."""

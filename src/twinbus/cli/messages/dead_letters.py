@@ -1,0 +1,178 @@
+"""``twinbus dlq list|show|resubmit|drop``: what could not be delivered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.purge import purge_it
+from twinbus.cli.messages.receive import FromNumber, peeked
+from twinbus.cli.shared.messages import show_messages, source_of
+from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
+from twinbus.cli.shared.output import (
+    DryRun,
+    Output,
+    Yes,
+    check_output_format,
+    counted,
+    print_result,
+    show_progress,
+    show_records,
+)
+from twinbus.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twinbus.pairing.client.namespace_connection import NamespaceConnection
+
+__all__ = ["dlq_app"]
+
+dlq_app = of.entity_group("dlq", "Dead letters: list, show, resubmit, drop.")
+
+Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
+IDS = ("auto", "keep", "new")
+
+
+@dlq_app.command("list")
+@with_namespace
+def list_dead_letters(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also entities without dead letters.")
+    ] = False,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
+) -> None:
+    """Count the dead letters of every queue and subscription. Needs the claim Manage."""
+    check_output_format(output)
+    counts = run_with_namespace(where, _counts)
+    found = [each for each in counts if everything or any(list(each.values())[1:])]
+    show_records(found, output, ("entity", "dead_letters", "transfer_dead_letters"), numbers_from=1)
+
+
+async def _counts(namespace: NamespaceConnection) -> list[dict[str, Any]]:
+    management = namespace.management
+    found = [(each.path, each.counts) async for each in management.list_queues()]
+    topics = [each.path async for each in management.list_topics()]
+    for topic in topics:
+        async for each in management.list_subscriptions(topic):
+            found.append((f"{topic}/subscriptions/{each.name}", each.counts))
+    return [
+        {
+            "entity": path,
+            "dead_letters": counts.dead_letter,
+            "transfer_dead_letters": counts.transfer_dead_letter,
+        }
+        for path, counts in found
+    ]
+
+
+@dlq_app.command("show")
+@with_namespace
+def show(
+    path: Path,
+    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
+    from_number: FromNumber = 1,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
+) -> None:
+    """Look at dead letters with their reasons; nothing is taken. Needs the claim Listen."""
+    check_output_format(output)
+    source = source_of(path, dead_letters=True)
+    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
+    show_messages(found, output, as_dead_letters=True)
+
+
+@dlq_app.command("resubmit")
+@with_namespace
+def resubmit(
+    path: Path,
+    to: Annotated[str | None, typer.Option(help="Send them here instead.", metavar="PATH")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="At most so many, the oldest first [all].", min=1)
+    ] = None,
+    message_id: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="Only the message with this id; repeatable.", metavar="ID"),
+    ] = None,
+    number: Annotated[
+        list[int] | None,
+        typer.Option(help="Only the one with this sequence number; repeatable.", min=1),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(help="Only those that died for this reason, as `dlq show` has it."),
+    ] = None,
+    ids: Annotated[
+        str,
+        typer.Option(
+            help="keep or new; auto keeps them unless duplicate detection could drop the message.",
+        ),
+    ] = "auto",
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
+) -> None:
+    """Send dead letters back to the queue that they come from. Needs Listen and Send.
+
+    Each goes out of the dead-letter queue only when its entity has accepted it: a crash in between
+    repeats a message and loses none. The reason of its death is taken off, its time to live
+    begins anew. A subscription cannot be sent to: name its topic with --to, whose subscriptions
+    all get a copy. With several of --id, --number and --reason a message must fit all of them;
+    those that do not fit are received and given back, which counts as a delivery.
+    """
+    check_output_format(output)
+    if ids not in IDS:
+        raise ConfigurationError(f"--ids cannot be {ids!r:.40}", hint="Use auto, keep or new")
+    source = source_of(path, dead_letters=True)
+    if to is None and source.topic is not None:
+        raise ConfigurationError(
+            f"a subscription like {source.entity!r} cannot be sent to",
+            hint=f"Give --to {source.topic}, if all its subscriptions may get a copy",
+        )
+    from twinbus.cli.messages import resubmit as work
+
+    target = to or source.entity
+    choice = work.Choice(frozenset(message_id or ()), frozenset(number or ()), reason)
+    if dry_run:
+        found = run_with_namespace(where, lambda each: work.count_of(each, source, choice, count))
+        sentence = f"{counted(found, 'message')} would be sent from {source} to {target!r}"
+        print_result(output, {"would_resubmit": found, "to": target}, sentence)
+        return
+    with show_progress("resubmitted", output) as progress:
+        done = run_with_namespace(
+            where,
+            lambda each: work.resubmitted(each, source, target, choice, count, ids, progress),
+        )
+    changed = ", with new ids" if done.has_new_ids else ""
+    print_result(
+        output,
+        {"resubmitted": done.count, "to": target, "new_ids": done.has_new_ids},
+        f"{counted(done.count, 'message')} sent from {source} to {target!r}{changed}",
+    )
+
+
+@dlq_app.command("drop")
+@with_namespace
+def drop(
+    path: Path,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    output: Output = "table",
+    *,
+    where: NamespaceTarget,
+) -> None:
+    """Remove all dead letters of a queue or subscription for good. Needs the claim Listen."""
+    purge_it(
+        where,
+        output,
+        path,
+        dead_letters=True,
+        deferred=True,
+        scheduled=False,
+        yes=yes,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,1 @@
+"""What the commands share: which namespace, values, messages, output, the JSON client."""

@@ -1,0 +1,1 @@
+"""``twinbus syphon``."""

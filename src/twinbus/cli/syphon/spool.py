@@ -1,0 +1,54 @@
+"""``twinbus syphon --spool DIR``: serves the backlog of an application that has ended.
+
+Rule 1: one process at a time has the directory. While the application lives it serves the
+        namespace itself, and its file says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from twinbus.broker.storage.data_directory import held_namespaces
+from twinbus.cli.syphon.summary import spool_file
+from twinbus.drivers.embedded import EmbeddedNamespace
+from twinbus.errors import ConfigurationError, StoreLocked
+
+__all__ = ["spool_served"]
+
+
+@contextmanager
+def spool_served(directory: Path) -> Iterator[None]:
+    """Serve the namespace in a data directory meanwhile, if nobody else does."""
+    namespace = EmbeddedNamespace(_only_name(directory), data_directory=directory)
+    try:
+        namespace.start()
+    except StoreLocked:
+        if not spool_file(directory).is_file():
+            raise
+        typer.echo("twinbus: its application runs, and serves the spool itself", err=True)
+        yield
+        return
+    try:
+        yield
+    finally:
+        namespace.stop()
+
+
+def _only_name(directory: Path) -> str:
+    found = held_namespaces(directory)
+    if not found:
+        raise ConfigurationError(
+            f"--spool {str(directory)!r:.200} is not the data directory of an EmbeddedNamespace",
+            hint="Give the data_directory of the application",
+        )
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"--spool {str(directory)!r:.200} holds {len(found)} namespaces: {', '.join(found)}",
+            hint="Serve the one that is meant with `twinbus serve --data DIR --namespace NAME`, "
+            "and set SERVICEBUS_SECONDARY_CONNECTION_STRING",
+        )
+    return found[0]

@@ -1,1 +1,0 @@
-"""Pages for people: one finished value in, one self-contained HTML file out."""

@@ -1,0 +1,92 @@
+"""What a Python worker does for one order: a PartitionReader on its own loop, as Arrow batches.
+
+Spark uses a worker for one task after the other, and so are its connections used: opening one
+takes longer than reading a small batch.
+
+Rule 1: while Spark works on one chunk the next one is fetched.
+Rule 2: the order is sealed when every row was handed to Spark. That is earlier than their use: a
+        plan that leaves rows out (limit, show) has taken them all the same.
+Rule 3: a connection over which a task failed is not used again; the next one is opened with the
+        credential as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.encoding.transit import ReceivedMessage
+from twinbus.errors import ServiceError
+from twinbus.pairing.client.namespace_connection import NamespaceConnection
+from twinbus.spark.connection_refs import NamespaceRef
+from twinbus.spark.connector.message_columns import to_batch
+from twinbus.spark.connector.options import Mode, ReadOptions
+from twinbus.spark.connector.partition_plan import PartitionPlan
+from twinbus.spark.connector.partition_reader import PartitionReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read_batches"]
+
+CLOSE_TIMEOUT_S: Final = 10.0
+
+
+class _WorkerConnection:
+    """A namespace that stays open between the tasks of this process."""
+
+    def __init__(self, reference: NamespaceRef) -> None:
+        self.engine = LoopThread("twinbus worker")
+        self._stack = AsyncExitStack()
+        try:
+            self.namespace: NamespaceConnection = self.engine.run(
+                self._stack.enter_async_context(reference.opened())
+            )
+        except BaseException:
+            self.engine.close()
+            raise
+
+    def close(self) -> None:
+        with suppress(ServiceError, TimeoutError):
+            self.engine.run(self._stack.aclose(), timeout_s=CLOSE_TIMEOUT_S)
+        self.engine.close()
+
+
+_STANDING: Final[dict[NamespaceRef, _WorkerConnection]] = {}
+"""A worker has one task at a time."""
+
+
+def read_batches(options: ReadOptions, order: PartitionPlan) -> Iterator[pa.RecordBatch]:
+    """The rows of one order."""
+    reference = options.namespace
+    standing = _STANDING.pop(reference, None) or _WorkerConnection(reference)
+    deletes = options.mode is Mode.RECEIVE_AND_DELETE
+    try:
+        yield from _batches(standing, order, deletes=deletes)
+    except BaseException:
+        standing.close()
+        raise
+    _STANDING[reference] = standing
+
+
+def _batches(
+    standing: _WorkerConnection, order: PartitionPlan, *, deletes: bool
+) -> Iterator[pa.RecordBatch]:
+    engine = standing.engine
+    stack = AsyncExitStack()
+    coming: Future[list[ReceivedMessage]] | None = None
+    try:
+        reader = PartitionReader(standing.namespace.driver, order, deletes=deletes)
+        engine.run(stack.enter_async_context(reader))
+        coming = engine.start(reader.chunk())
+        while messages := coming.result():
+            coming = engine.start(reader.chunk())
+            yield to_batch(messages)
+        engine.run(reader.finish())
+    finally:
+        if coming is not None:
+            coming.cancel()
+        engine.run(stack.aclose(), timeout_s=CLOSE_TIMEOUT_S)

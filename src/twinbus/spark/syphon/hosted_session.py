@@ -1,0 +1,201 @@
+"""The session of a hosted syphon, and its private directory.
+
+The local Spark that hosted syphons make for themselves, and what PySpark remembers of it.
+
+A directory for the credentials of one run, which does not outlive the process for long.
+
+Rule 1: Spark has one session for each process. All hosted syphons of an application that has none
+        share the one that the first of them makes, and the last of them ends it. What the
+        application makes meanwhile is used, and is not ours to end.
+Rule 2: a JVM that was killed is forgotten, so that the next start makes another one. PySpark
+        itself goes on with what it knows, and every call would fail for ever.
+Rule 3: it is removed by whoever made it, also when the interpreter ends first. What a killed
+        process left is removed by the next one that makes such a directory.
+Rule 4: whether its maker lives is told by a lock on a file in it, which also holds between
+        containers that share a disk, where numbers of processes mean nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession, SQLContext
+
+from twinbus.spark.runtime.session import LOCAL_CORES, local_session
+from twinbus.spark.runtime.warm_up import wait_for_reads
+from twinbus.spark.syphon import APP_NAME, MODULES
+
+__all__ = [
+    "end_session",
+    "forget_dead_spark",
+    "hosted_session",
+    "is_over",
+    "is_own",
+    "private_directory",
+]
+
+
+class _Own:
+    """The session, and how many use it."""
+
+    session: SparkSession | None = None
+    user_count = 0
+    is_starting = False
+
+
+_turn: Final = threading.Lock()
+OWNER: Final = "spark.twinbus.owner"
+
+
+@contextmanager
+def hosted_session(tasks: int | None = None) -> Iterator[SparkSession]:
+    """The session that hosted syphons share, in the block; or one that there is by now. The first
+    one says how many tasks there are to be at once."""
+    with _turn:
+        forget_dead_spark()
+        session = _Own.session
+        if session is None or is_over(session):
+            session, is_ours = _made(tasks)
+            _Own.session, _Own.user_count = (session if is_ours else None), 0
+        if session is _Own.session:
+            _Own.user_count += 1
+    try:
+        yield session
+    finally:
+        with _turn:
+            # Another one may have been made meanwhile, when this one was killed.
+            if session is _Own.session:
+                _Own.user_count -= 1
+                if not _Own.user_count:
+                    # First: until it has ended nobody may take it for the application's.
+                    end_session(session)
+                    _Own.session = None
+
+
+def _made(tasks: int | None) -> tuple[SparkSession, bool]:
+    """A session, and whether it was made here."""
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate(), False
+    owner = uuid4().hex
+    _Own.is_starting = True
+    try:
+        session = local_session(
+            APP_NAME,
+            cores=max(tasks or 0, LOCAL_CORES),
+            fast_start=True,
+            modules=MODULES,
+            more={OWNER: owner},
+        )
+        # The application may have been faster.
+        return session, session.sparkContext.getConf().get(OWNER) == owner
+    finally:
+        _Own.is_starting = False
+
+
+def is_own(session: SparkSession) -> bool:
+    """Whether it ends with the last hosted syphon, and is not the application's."""
+    # PySpark tells of a session that is still starting, and that nobody here knows yet.
+    own = _Own.session
+    return _Own.is_starting or (own is not None and _context(session) is _context(own))
+
+
+def is_over(session: SparkSession) -> bool:
+    """Whether it was stopped, or its JVM was killed and forgotten."""
+    context = _context(session)
+    return context is not None and SparkContext._active_spark_context is not context
+
+
+def _context(session: SparkSession) -> Any:
+    """None for Spark Connect, whose context is elsewhere."""
+    return getattr(session, "_sc", None)
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop it; one whose JVM is gone cannot be asked to, and is forgotten."""
+    if not forget_dead_spark():
+        wait_for_reads()
+        with suppress(Exception):  # It was killed at this very moment.
+            session.stop()
+
+
+def forget_dead_spark() -> bool:
+    """Make PySpark forget a JVM that has ended without being asked to; whether there was one."""
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None or process.poll() is None:
+        return False
+    with SparkContext._lock:
+        current: Any = SparkContext._gateway
+        if current is not gateway:
+            return False  # Somebody else was faster, and may have started another one.
+        # What stop() of a context and a session do, without the calls into the JVM.
+        context: Any = SparkContext._active_spark_context
+        if context is not None and getattr(context, "_accumulatorServer", None) is not None:
+            context._accumulatorServer.shutdown()
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+    with suppress(Exception):
+        gateway.close()
+    return True
+
+
+# Nobody would call a directory of his own like this, or have such a file in it: what is found with
+# both is removed.
+PREFIX: Final = "twinbus-private-"
+LOCK: Final = ".twinbus-private-lock"
+
+
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """A new directory in the block, for its owner only."""
+    root = Path(tempfile.gettempdir())
+    _sweep(root)
+    # Another name until it is locked: nobody must take it for one that was left behind.
+    made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=root))  # Mode 0700.
+    path = made.with_name(made.name[1:])
+    lock = os.open(made / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    at_exit = partial(_remove, path, os.getpid())
+    atexit.register(at_exit)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made.rename(path)
+        yield path
+    finally:
+        _remove(made)
+        _remove(path)
+        os.close(lock)
+        atexit.unregister(at_exit)
+
+
+def _remove(path: Path, maker_pid: int | None = None) -> None:
+    # A process that was forked from its maker ends, and its maker goes on.
+    if maker_pid in (None, os.getpid()):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what processes left behind that were killed."""
+    for path in root.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # Somebody else's, or gone.
+            if path.is_symlink() or path.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(path / LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(path)
+            finally:
+                os.close(lock)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.common.event_loop import LoopThread
 from twinbus.errors import CommunicationError, OperationTimeout
 from twinbus.spark import driver_channel as channel_module
 from twinbus.spark.driver_channel import (

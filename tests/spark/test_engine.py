@@ -18,7 +18,7 @@ import pytest
 
 from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.common.event_loop import LoopThread
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.encoding.transit import OutgoingMessage
 
@@ -85,7 +85,7 @@ def test_work_that_takes_too_long_is_cancelled(engine: LoopThread) -> None:
 
 def test_a_plain_function_is_called_there(engine: LoopThread) -> None:
     names: list[str] = []
-    engine.call(lambda: names.append(threading.current_thread().name))
+    engine.call_soon(lambda: names.append(threading.current_thread().name))
     until(lambda: names == ["engine under test"])
 
 

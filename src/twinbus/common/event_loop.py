@@ -1,19 +1,18 @@
 """Event loops on threads of their own, and bounded concurrency on a loop.
 
-An event loop on a thread of its own: a broker beside whatever else a process does.
+    new_event_loop   the fastest loop that this platform has
+    run              the main coroutine of a program, on such a loop
+    LoopThread       a loop on its own thread: for a broker inside an application, and for code that
+                     Spark calls without a loop, where long polls and lock renewals must continue
+                     between two calls
+    bounded_gather   the same work for many items, a few at a time
 
-An event loop in a thread of its own, for code that Spark calls without one.
-
-Spark's calls are plain functions in processes that belong to Spark: a call may block, and between
-two calls long polls and lock renewals must go on.
-
-The same work for many, a few at a time.
-
-Rule 1: all work on what lives there is done there; callers hand it over and wait for its end.
-Rule 2: the thread is a daemon: a program that forgets to close it still ends.
+Rule 1: work on objects of a loop runs on that loop; callers pass it a coroutine and wait.
+Rule 2: the thread is a daemon: a program that does not close it still ends.
 Rule 3: a forked child does not have the thread. It can call nothing there, and closes nothing.
-Rule 4: a process that only Spark started ends when Spark does. Killed with -9, the JVM leaves its
-        Python processes behind, and one that waits for messages would lock some for nobody.
+Rule 4: a process that Spark started ends when Spark does. A JVM that is killed with -9 leaves its
+        Python processes behind, and one that waits for messages would lock some and never
+        complete them.
 """
 
 from __future__ import annotations
@@ -28,75 +27,38 @@ from typing import Any, Final, TypeVar
 from twinbus.common import fork
 from twinbus.errors import ConfigurationError
 
-__all__ = ["LoopThread", "_engine_LoopThread", "bounded_gather"]
+__all__ = ["LoopThread", "bounded_gather", "new_event_loop", "run"]
 
-T = TypeVar("T")
-
-
-class LoopThread:
-    """Runs from the moment it is made until it is closed."""
-
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._loop = asyncio.new_event_loop() if loop is None else loop
-        self._generation = fork.generation
-        fork.owns_loop(self._loop)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether it runs in the process that this one was forked from."""
-        return self._generation != fork.generation
-
-    def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
-        """Run a coroutine over there and wait for it here."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise ConfigurationError(
-                "a blocking call was made on the loop that would have to carry it out",
-                hint="Await it there",
-            )
-        if self.is_inherited:
-            work.close()
-            raise ConfigurationError(
-                "this broker runs in the process that this one was forked from",
-                hint="Connect to it by its connection string, or start another one",
-            )
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
-
-    def call_now(self, work: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """Call a function over there and wait for it here."""
-
-        async def run() -> T:
-            return work()
-
-        return self.call(run(), timeout_s=timeout_s)
-
-    def close(self) -> None:
-        """End the loop and its thread; what still runs there is dropped."""
-        if self.is_inherited:
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
+Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 PARENT_INTERVAL_S: Final = 1.0
 JOIN_S_MAX: Final = 5.0
 EXIT_ORPHANED: Final = 3
 
-Result = TypeVar("Result")
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop of uvloop, or of asyncio where there is no uvloop (Windows)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
-class _engine_LoopThread:
-    """A running loop. Used from any thread."""
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run the main coroutine of a program to its end."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+class LoopThread:
+    """A running loop, used from any other thread until it is closed."""
 
     def __init__(self, name: str, *, dies_with_parent: bool = False) -> None:
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
+        self._generation = fork.generation
+        fork.owns_loop(self._loop)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         if dies_with_parent:
@@ -107,8 +69,14 @@ class _engine_LoopThread:
         self._loop.run_forever()
         self._loop.close()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it runs in the process from which this one was forked."""
+        return self._generation != fork.generation
+
     def run(self, work: Coroutine[Any, Any, Result], *, timeout_s: float | None = None) -> Result:
-        """Do it there and wait for the result; TimeoutError after ``timeout_s``."""
+        """Run a coroutine on the loop and wait for it; TimeoutError after ``timeout_s``."""
+        self._check_caller(work)
         future = self.start(work)
         try:
             return future.result(timeout_s)
@@ -116,45 +84,58 @@ class _engine_LoopThread:
             future.cancel()
             raise
 
+    def run_function(
+        self, function: Callable[[], Result], *, timeout_s: float | None = None
+    ) -> Result:
+        """Call a function on the loop and wait for it."""
+
+        async def call() -> Result:
+            return function()
+
+        return self.run(call(), timeout_s=timeout_s)
+
     def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Do it there, and go on here."""
+        """Start a coroutine on the loop and do not wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a plain function there, soon."""
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop and do not wait for it."""
         self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread; may be called twice."""
-        if not self._thread.is_alive():
+        if self.is_inherited or not self._thread.is_alive():
             return
-        asyncio.run_coroutine_threadsafe(self._wind_down(), self._loop)
+        self.start(self._stop())
         self._thread.join(JOIN_S_MAX)
 
-    async def _wind_down(self) -> None:
+    async def _stop(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self._loop.stop()
 
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # Windows has no uvloop
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+    def _check_caller(self, work: Coroutine[Any, Any, object]) -> None:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ConfigurationError(
+                "A blocking call was made on the event loop that would have to run it",
+                hint="Use await on that loop",
+            )
+        if self.is_inherited:
+            work.close()
+            raise ConfigurationError(
+                "This broker runs in the process from which this process was forked",
+                hint="Connect to it by its connection string, or start another broker",
+            )
 
 
 async def _watch_parent(parent_pid: int) -> None:
     while os.getppid() == parent_pid:
         await asyncio.sleep(PARENT_INTERVAL_S)
-    # Nobody is left to whom an exception could be told.
+    # No caller is left that could receive an exception.
     os._exit(EXIT_ORPHANED)
-
-
-Item = TypeVar("Item")
 
 
 async def bounded_gather(

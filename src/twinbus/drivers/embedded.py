@@ -97,9 +97,9 @@ class EmbeddedNamespace:
             raise ConfigurationError(
                 f"the embedded namespace {self.name!r} was started already", hint="Start it once"
             )
-        self._thread = LoopThread(f"twinbus-embedded-{self.name}", _new_loop())
+        self._thread = LoopThread(f"twinbus-embedded-{self.name}")
         try:
-            self._thread.call(self._open())
+            self._thread.run(self._open())
         except BaseException:
             self.stop()
             raise
@@ -125,7 +125,7 @@ class EmbeddedNamespace:
             return
         try:
             if broker is not None:
-                thread.call(broker.close())
+                thread.run(broker.close())
         finally:
             thread.close()
 
@@ -165,11 +165,3 @@ class EmbeddedNamespace:
         traceback: TracebackType | None,
     ) -> None:
         await asyncio.to_thread(self.stop)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # Windows has no uvloop
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from twinbus.common import fork
+from twinbus.common.event_loop import new_event_loop
 from twinbus.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class BlockingPortal:
             )
 
     def _start(self) -> None:
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         fork.owns_loop(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
         self._thread.start()
@@ -133,14 +134,6 @@ async def _called(action: Callable[[], T]) -> T:
 
 async def _next(items: AsyncIterator[T]) -> T:
     return await items.__anext__()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # Windows: plain asyncio is what there is.
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 PORTAL = BlockingPortal()

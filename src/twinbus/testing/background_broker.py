@@ -32,11 +32,11 @@ class BackgroundBroker:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's loop and wait for it."""
-        return self._thread.call(work, timeout_s=CALL_TIMEOUT_S)
+        return self._thread.run(work, timeout_s=CALL_TIMEOUT_S)
 
     def call_now(self, work: Callable[[], T]) -> T:
         """Call a function on the broker's loop and wait for it."""
-        return self._thread.call_now(work, timeout_s=CALL_TIMEOUT_S)
+        return self._thread.run_function(work, timeout_s=CALL_TIMEOUT_S)
 
     def open_bus(self) -> NamespaceFixture:
         """A clean namespace."""

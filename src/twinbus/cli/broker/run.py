@@ -38,6 +38,7 @@ from twinbus.broker.storage.data_directory import held_namespaces
 from twinbus.broker.violation_log import LogFloodFilter
 from twinbus.cli.broker.memory_trim import give_memory_back
 from twinbus.cli.shared.messages import split_subscription
+from twinbus.common import event_loop
 from twinbus.common.clock import Clock
 from twinbus.errors import ConfigurationError
 
@@ -217,12 +218,7 @@ def _log_others(options: BrokerOptions, specs: list[NamespaceSpec]) -> None:
 
 def _run(main: Coroutine[None, None, None]) -> None:
     _tune_interpreter()
-    try:
-        import uvloop
-    except ImportError:  # Windows has no uvloop
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
+    event_loop.run(main)
 
 
 def _tune_interpreter() -> None:

@@ -32,6 +32,7 @@ from twinbus.cli.syphon.summary import (
     progress_shown,
     show_summary,
 )
+from twinbus.common.event_loop import run
 from twinbus.encoding.envelope import TtlPolicy
 from twinbus.errors import ConfigurationError, TwinbusError
 from twinbus.failover.backoff import Backoff
@@ -99,11 +100,7 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
     # Messages live for milliseconds and hold no cycles: looking for some every 700 objects cost
     # a tenth of the rate.
     gc.set_threshold(GC_THRESHOLD)
-    try:
-        import uvloop
-    except ImportError:  # Windows has no uvloop
-        return asyncio.run(main)
-    return uvloop.run(main)
+    return run(main)
 
 
 async def _syphon(options: SyphonOptions) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.common.event_loop import LoopThread
 from twinbus.drivers.interface import Receiver
 from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import ServiceError

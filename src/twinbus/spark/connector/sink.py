@@ -45,8 +45,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
-from twinbus.common.event_loop import bounded_gather
+from twinbus.common.event_loop import LoopThread, bounded_gather
 from twinbus.drivers.interface import Driver, LinkProperties, Sender
 from twinbus.encoding.batching import ranges_that_fit
 from twinbus.encoding.transit import OutgoingMessage

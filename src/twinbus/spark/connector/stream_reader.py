@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.common.event_loop import LoopThread
 from twinbus.errors import ConfigurationError
 from twinbus.spark.connector.coordinator import Reading, StreamCoordinator
 from twinbus.spark.connector.options import Mode, ReadOptions
@@ -64,7 +64,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_available_now = True
         post = self._at_post()
-        post.engine.call(post.coordinator.only_until_now)
+        post.engine.call_soon(post.coordinator.only_until_now)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The next batch, when there are messages for it; everything up to ``start`` is written."""

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.common.event_loop import LoopThread
 from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import ServiceError
 from twinbus.pairing.client.namespace_connection import NamespaceConnection

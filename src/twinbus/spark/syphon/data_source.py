@@ -23,7 +23,7 @@ from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 from twinbus.spark.syphon.settings import SyphonSettings
 
 if TYPE_CHECKING:
-    from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+    from twinbus.common.event_loop import LoopThread
     from twinbus.mover.planning.work_order import WorkOrder
     from twinbus.spark.driver_channel import DriverChannelAddress
     from twinbus.spark.syphon.coordinator import SyphonCoordinator
@@ -109,7 +109,7 @@ class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _awake(self) -> tuple[LoopThread, SyphonCoordinator]:
         if self._engine is None or self._coordinator is None:
-            from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+            from twinbus.common.event_loop import LoopThread
             from twinbus.spark.syphon.coordinator import SyphonCoordinator
 
             self._engine = LoopThread("twinbus-syphon", dies_with_parent=True)

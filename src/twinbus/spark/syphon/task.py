@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.common.event_loop import _engine_LoopThread as LoopThread
+from twinbus.common.event_loop import LoopThread
 from twinbus.errors import ServiceError
 from twinbus.mover.planning.receipts import Receipt, ReceiptCounts, ReceiptOutcome
 from twinbus.mover.planning.work_order import WorkOrder, WorkReport, report_to_json, split_report

@@ -65,7 +65,7 @@ test: venv browser
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup
 
 browser:
-	@tests/browser/install_chromium.sh
+	@tests/integration/browser/install_chromium.sh
 
 demo: venv
 	$(BIN)/python -m twinbus.demo $(ARGS)
@@ -83,28 +83,28 @@ types: venv
 
 # Seconds, where the whole suite takes minutes: a wrong import arrow is told first.
 tidy: venv
-	$(PYTEST) tests/test_tidy.py tests/test_rules.py
+	$(PYTEST) tests/architecture/test_tidy.py tests/architecture/test_rules.py
 
 fmt: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 bench: venv $(if $(filter-out cost_report,$(or $(ONLY),cost_report)),,$(CONNECT_STAMP))
-	ONLY="$(ONLY)" $(BIN)/python -m bench
+	ONLY="$(ONLY)" $(BIN)/python -m verification.benchmarks
 
 # A quarter of an hour: CPU time for a message, this work tree beside the commit BASE.
 bench-commits: venv
-	$(BIN)/python -m bench.commits $(BASE) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m verification.benchmarks.commits $(BASE) $(if $(ONLY),--only $(ONLY))
 
 soak: venv
-	$(BIN)/python -m soak --minutes $(MINUTES)
+	$(BIN)/python -m verification.soak --minutes $(MINUTES)
 
 # Half an hour or so. It mounts small disks and compiles a shim, which takes root and gcc.
 campaign: venv
-	$(BIN)/python -m campaign --full $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS))
+	$(BIN)/python -m verification.fault_campaign --full $(if $(SEED),--seed $(SEED)) $(if $(HOURS),--hours $(HOURS))
 
 simulate: venv
-	$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
+	$(BIN)/python -m verification.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 .PHONY: simulate-catalogue
 simulate-catalogue: venv
@@ -112,25 +112,25 @@ simulate-catalogue: venv
 
 # About ten minutes: Spark, campaigns and kill -9 beside simulations.
 teeth: venv
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m teeth $(if $(ONLY),--only "$(ONLY)")
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m verification.mutation $(if $(ONLY),--only "$(ONLY)")
 
 crash: venv
-	$(BIN)/python -m crash $(if $(SEED),--seed $(SEED)) $(if $(STATES),--states $(STATES))
+	$(BIN)/python -m verification.crash_consistency $(if $(SEED),--seed $(SEED)) $(if $(STATES),--states $(STATES))
 
 # A finding is replayed with: python -m verification.fuzz --replay FILE
 fuzz: venv
 	$(BIN)/python -m verification.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
 
 interop: $(INTEROP_STAMP)
-	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/interop
+	$(INTEROP_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/optional/interop
 
 # Five JVMs on this machine, a few minutes.
 cluster-test: venv
-	$(PYTEST) -o norecursedirs='.*' tests/cluster
+	$(PYTEST) -o norecursedirs='.*' tests/optional/cluster
 
 # One more JVM, one or two minutes.
 connect-test: $(CONNECT_STAMP)
-	$(CONNECT_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/connect
+	$(CONNECT_VENV)/bin/python -m pytest -o norecursedirs='.*' tests/optional/connect
 
 # Spark Connect wants pandas and gRPC, which nothing else here needs.
 $(CONNECT_STAMP): requirements.lock requirements-connect.lock pyproject.toml
@@ -140,9 +140,9 @@ $(CONNECT_STAMP): requirements.lock requirements-connect.lock pyproject.toml
 	$(CONNECT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# The SDK's tests are fetched once, into conformance/.cache.
+# The SDK's tests are fetched once, into verification/conformance/.cache.
 conformance: venv
-	$(BIN)/python -m conformance $(ONLY)
+	$(BIN)/python -m verification.conformance $(ONLY)
 
 # python-qpid-proton has no wheel: it is compiled here, in an environment of its own.
 $(INTEROP_STAMP): requirements.lock requirements-interop.lock pyproject.toml
@@ -217,4 +217,4 @@ lock-docs:
 	sed -i '1i # Every version and hash of the environment that builds the site. Made by `make lock-docs`; do not edit.' requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) $(TOOLS_VENV) $(DOCS_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis conformance/.cache
+	rm -rf $(VENV) $(INTEROP_VENV) $(CONNECT_VENV) $(TOOLS_VENV) $(DOCS_VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis verification/conformance/.cache

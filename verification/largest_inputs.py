@@ -20,11 +20,11 @@ from functools import partial, partialmethod
 from typing import Any, Final
 
 from tests.adversarial.talk import BATCH, batch_of, longs
-from tests.amqp.worst_inputs import a_list
-from tests.model import rig as rigs
-from tests.model.rig import MemoryClient, Rig
+from tests.support.amqp.worst_inputs import a_list
 from tests.support.catalogue_changes import unheard
 from tests.support.simulated_loop import Timer
+from tests.unit.broker.model import rig as rigs
+from tests.unit.broker.model.rig import MemoryClient, Rig
 from twinbus.amqp.codec.types import Symbol, Timestamp
 from twinbus.amqp.delivery_states import Accepted, Modified, Rejected
 from twinbus.amqp.events import DeliveryReceived

@@ -7,8 +7,8 @@
 3. Run ``pip check``, ``twinbus --version``, ``twinbus --help`` and the demo, which must not lose a
    message.
 
-``make package`` builds the wheel and calls this; ``tests/test_bare_install.py`` checks the wheel
-without extras.
+``make package`` builds the wheel and calls this; ``tests/architecture/test_bare_install.py`` checks
+the wheel without extras.
 
 Rule 1: nothing of the source tree is used: commands run in a directory of their own and without
         PYTHONPATH.

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tests.pairing.mover.brokers import Pair, Scene
-from tests.pairing.mover.messages import backlog, id_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.mover.brokers import Pair, Scene
+from tests.support.mover.messages import backlog, id_of
 from tests.support.wire_client import connected
 from twinbus.amqp.delivery_states import Accepted
 from twinbus.amqp.message.message import Message

@@ -17,8 +17,8 @@ from tests.adversarial.guards import (
     guarded,
 )
 from tests.adversarial.raw_peer import RawPeer
-from tests.pairing.mover.brokers import Pair
 from tests.support.broker_process import BrokerProcess
+from tests.support.mover.brokers import Pair
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from tests.adversarial.raw_peer import (
     transfer,
 )
 from tests.adversarial.talk import BAD_REQUEST, LOCK_LOST, refused, uuids
-from tests.amqp.worst_inputs import (
+from tests.support.amqp.worst_inputs import (
     HASH_MODULUS,
     a_list,
     a_map,

@@ -1,7 +1,7 @@
 """One key's load is not another's (cases 125 to 139): memory, pending bytes, turns and batches.
 
 Each case has a prober on another entity with another key; see prober.py for what it may see. What
-takes no process is in ``tests/broker/test_turns.py``.
+takes no process is in ``tests/unit/broker/fairness/test_turns.py``.
 """
 
 from __future__ import annotations

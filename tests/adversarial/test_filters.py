@@ -1,7 +1,7 @@
 """Rules that were written to do harm, through the doors of a broker (cases 92 to 99).
 
-What rules do by themselves is in tests/filters, those that are accepted and fail later in
-test_topic_rules.py; here they are refused, or take as long as they may.
+What rules do by themselves is in tests/unit/broker/engine/filters, those that are accepted and fail
+later in test_topic_rules.py; here they are refused, or take as long as they may.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.adversarial.backlog import Backlog, forged, with_properties
-from tests.pairing.mover.messages import backlog as backlog_message
+from tests.support.mover.messages import backlog as backlog_message
 from twinbus.amqp.codec.types import Int, Long, Symbol, Timestamp, UByte
 from twinbus.mover.planning.receipts import ReceiptOutcome
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.adversarial.backlog import SEND_ONLY, Backlog
-from tests.pairing.mover.brokers import TIMEOUT_S
+from tests.support.mover.brokers import TIMEOUT_S
 from tests.support.wire_client import connected
 from twinbus.amqp.codec.types import Long
 from twinbus.amqp.delivery_states import Accepted, Rejected

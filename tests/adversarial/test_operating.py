@@ -1,7 +1,7 @@
 """What an operator leaves open or forgets (cases 173 to 179).
 
-case-177, the control file, is in tests/cli/test_pair_orders.py; case-178, the authority, in
-tests/doors/test_certificates.py.
+case-177, the control file, is in tests/integration/cli/test_pair_orders.py; case-178, the
+authority, in tests/unit/broker/listener/test_certificates.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.adversarial.backlog import Backlog
-from tests.pairing.mover.brokers import TIMEOUT_S, Pair
+from tests.support.mover.brokers import TIMEOUT_S, Pair
 from twinbus.amqp.message.message import Message
 from twinbus.amqp.message.properties import Properties
 from twinbus.encoding.envelope import alias

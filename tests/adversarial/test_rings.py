@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.adversarial.backlog import Backlog, forged
-from tests.pairing.mover.brokers import TIMEOUT_S, Pair
-from tests.pairing.mover.messages import backlog as backlog_message
+from tests.support.mover.brokers import TIMEOUT_S, Pair
+from tests.support.mover.messages import backlog as backlog_message
 from twinbus.amqp.message.message import Message
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.interface import ReceiveMode

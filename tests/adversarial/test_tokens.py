@@ -174,7 +174,8 @@ def test_case_35_an_expiry_of_5000_digits_is_not_even_read(
 def test_case_36_the_last_second_of_the_calendar_is_taken(
     stranger: WireClient, forger: Forger
 ) -> None:
-    """M6: a far expiry is no overflow; the grant itself ends after a day (see tests/access)."""
+    """M6: a far expiry is no overflow; the grant itself ends after a day (see
+    tests/unit/broker/access)."""
     assert stranger.put_token(forger.signed(se="253402300799")) == 202
 
 

@@ -9,8 +9,8 @@ from urllib.error import HTTPError
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from tests.sdk.clients import SEND_TIMEOUT_S, Sdk, bodies, receive, receive_one
 from tests.support.broker_process import BrokerProcess
+from tests.support.sdk_clients import SEND_TIMEOUT_S, Sdk, bodies, receive, receive_one
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.adversarial.raw_peer import RawPeer, Stage, Verdict, sender
-from tests.amqp.in_memory import BEGIN, GREETING, HANDSHAKE, frame, frames_in
+from tests.support.amqp.in_memory import BEGIN, GREETING, HANDSHAKE, frame, frames_in
 from twinbus.amqp.frames import HEARTBEAT, PROTOCOL_SASL
 from twinbus.amqp.limits import AmqpLimits
 from twinbus.amqp.performatives import Accepted, Attach, Begin, Close, Disposition, Open

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from tests.pairing.mover.brokers import Pair
 from tests.support.broker_process import BrokerProcess
+from tests.support.mover.brokers import Pair
 from twinbus.spark.connection_refs import NamespaceRef
 
 

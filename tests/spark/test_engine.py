@@ -1,117 +1,27 @@
-"""A loop in a thread of its own, and a process that does not outlive whoever started it."""
+"""Processes of Spark end with the one that started them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
-from twinbus.common.event_loop import LoopThread
+from tests.support.mover.messages import id_of, plain
+from tests.unit.spark.test_engine import until
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.encoding.transit import OutgoingMessage
 
 ORPHAN_S_MAX = 3.0
 
-
-@pytest.fixture
-def engine() -> Iterator[LoopThread]:
-    made = LoopThread("engine under test")
-    yield made
-    made.close()
-
-
-async def where() -> str:
-    return threading.current_thread().name
-
-
-async def nap(seconds: float, told: list[str] | None = None) -> str:
-    try:
-        await asyncio.sleep(seconds)
-    except asyncio.CancelledError:
-        if told is not None:
-            told.append("cancelled")
-        raise
-    return "rested"
-
-
-def until(happened: Callable[[], object], timeout_s: float = 10.0) -> float:
-    """How long it took."""
-    began_s = time.monotonic()
-    while not happened():
-        assert time.monotonic() - began_s < timeout_s, "it never happened"
-        time.sleep(0.02)
-    return time.monotonic() - began_s
-
-
-def test_work_is_done_on_the_engine_and_waited_for_here(engine: LoopThread) -> None:
-    assert engine.run(where()) == "engine under test"
-    assert threading.current_thread().name != "engine under test"
-
-
-def test_started_work_goes_on_between_two_calls(engine: LoopThread) -> None:
-    resting = engine.start(nap(0.05))
-    assert not resting.done()
-    assert engine.run(where()) and not resting.done()
-    assert resting.result(5) == "rested"
-
-
-def test_an_error_of_the_work_is_raised_here(engine: LoopThread) -> None:
-    async def stumble() -> None:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        engine.run(stumble())
-    assert engine.run(where())
-
-
-def test_work_that_takes_too_long_is_cancelled(engine: LoopThread) -> None:
-    told: list[str] = []
-    with pytest.raises(TimeoutError):
-        engine.run(nap(30, told), timeout_s=0.05)
-    until(lambda: told == ["cancelled"])
-
-
-def test_a_plain_function_is_called_there(engine: LoopThread) -> None:
-    names: list[str] = []
-    engine.call_soon(lambda: names.append(threading.current_thread().name))
-    until(lambda: names == ["engine under test"])
-
-
-def test_closing_cancels_what_runs_and_ends_the_thread() -> None:
-    engine, told = LoopThread("short-lived"), list[str]()
-    resting = engine.start(nap(30, told))
-    engine.run(where())
-    engine.close()
-    engine.close()
-    assert told == ["cancelled"] and resting.cancelled()
-    assert "short-lived" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_many_threads_use_one_engine(engine: LoopThread) -> None:
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(engine.run(nap(0.01)))) for _ in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert found == ["rested"] * 20
-
-
-# -- processes ----------------------------------------------------------------------------
 
 # The middle one stands for the JVM: it starts a process and waits, and is killed.
 MIDDLE = """
@@ -120,6 +30,8 @@ MIDDLE = """
     print(child.pid, flush=True)
     child.wait()
 """
+
+
 WAITS_FOR_A_MESSAGE = """
     import asyncio, os, pathlib, sys, time
     from twinbus.drivers.amqp import AmqpDriver

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pairing.mover.brokers import Scene
 from tests.spark.brokers import SparkPair
 from tests.spark.canary_application import PROVIDER
+from tests.support.mover.brokers import Scene
 from twinbus.common.connection_string import parse_connection_string
 
 ROOT = Path(__file__).resolve().parents[2]

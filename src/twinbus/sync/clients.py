@@ -7,7 +7,7 @@ NamespaceManager that blocks: the async one, through the portal.
 Rule 1: a class here holds its async twin and adds nothing but the way through the door; what a
         method does is said there. A busy sender of a healthy entity needs no door: it sends on the
         caller's thread (``twinbus.pairing.direct_sender``).
-Rule 2: tests/sync/test_facade.py keeps names and signatures equal.
+Rule 2: tests/unit/sync/test_facade.py keeps names and signatures equal.
 Rule 3: a forked child gets another twin with its first call. What the parent has opened is not
         closed there.
 """

@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from tests.pairing.mover.messages import id_of, plain
 from tests.support.broker_process import BrokerProcess
+from tests.support.mover.messages import id_of, plain
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.interface import ReceiveMode
 from twinbus.encoding.transit import OutgoingMessage

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.pairing.mover.messages import id_of
 from tests.spark.connector.scene import fill, ids, left, taken
 from tests.support.broker_process import BrokerProcess
+from tests.support.mover.messages import id_of
 from twinbus.common.clock import AdjustableClock, Clock, Instant, SystemClock
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.encoding.transit import ReceivedMessage

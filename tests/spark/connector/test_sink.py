@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.amqp.strategies import typed
 from tests.spark.brokers import SparkPair
+from tests.support.amqp.strategies import typed
 from tests.support.broker_process import BrokerProcess
 from twinbus.amqp.codec.types import Int, Long, Timestamp, UByte
 from twinbus.amqp.message.message import AmqpValue

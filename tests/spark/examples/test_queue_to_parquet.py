@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.queue_to_parquet import pour
-from tests.examples.test_readme import block_with
+from tests.integration.examples.test_readme import block_with
 from tests.spark.brokers import SparkPair
 from tests.spark.connector.scene import fill, ids, left
 

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from tests.pairing.mover.brokers import Scene
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.victims import until
+from tests.support.mover.brokers import Scene
 from twinbus.spark.syphon import SyphonSettings
 
 __all__ = ["CHUNK_COUNT", "QUEUE_COUNT", "RATE_PER_S", "Drain", "filled"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.pairing.mover.brokers import Scene
 from tests.spark.brokers import SparkPair
+from tests.support.mover.brokers import Scene
 from twinbus.spark.syphon import Syphon, SyphonSettings, start_syphon
 
 if TYPE_CHECKING:

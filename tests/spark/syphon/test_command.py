@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
+from tests.support.mover.brokers import Scene, until
 from twinbus.cli import app
 from twinbus.cli.syphon import run_on_spark, spark_session
 from twinbus.cli.syphon.commands import SyphonOptions

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pairing.mover.brokers import Scene, until
-from tests.pairing.mover.messages import plain
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.running import Running, operations
+from tests.support.mover.brokers import Scene, until
+from tests.support.mover.messages import plain
 from twinbus.drivers.interface import ReceiveMode
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import QuotaExceeded

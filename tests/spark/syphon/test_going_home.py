@@ -15,10 +15,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
 from tests.spark.syphon.running import Running, operations, settings_for
 from tests.support.books import by_client, in_numbers
+from tests.support.mover.brokers import Scene, until
 from twinbus.amqp.codec.types import Long
 from twinbus.amqp.message.message import AmqpSequence, AmqpValue
 from twinbus.drivers.interface import NEXT_SESSION

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pairing.mover.brokers import Scene, until
 from tests.spark.brokers import SparkPair
 from tests.support.books import by_client, in_numbers, records_in
+from tests.support.mover.brokers import Scene, until
 from twinbus.aio import (
     BrokeredMessage,
     MessagingFactory,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import psutil
 
-from campaign.syphon import command_of, name_of, ports_of
+from verification.fault_campaign.syphon import command_of, name_of, ports_of
 
 SOURCE_RUNNER = "python_streaming_source_runner"
 PYTHON_DAEMON = "pyspark.daemon"

@@ -7,7 +7,8 @@ Rule 1: a send opens nothing and renews no token: the SDK would do so without a 
 Rule 2: one thread at a time uses a link. Any thread may interrupt() it: that ends the call which
         is waiting, and nothing else.
 Rule 3: this file uses names that the SDK keeps to itself, as sdk_link.py does, and
-        tests/drivers/servicebus/test_blocking_link.py fails when a new version changes them.
+        tests/integration/drivers/azure_sdk/test_blocking_link.py fails when a new version changes
+        them.
 """
 
 from __future__ import annotations

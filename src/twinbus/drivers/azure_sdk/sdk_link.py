@@ -5,7 +5,8 @@ One sender or receiver of the SDK for as long as its link lives: what only its i
 The SDK keeps to itself what the port asks for: whether the service has taken an idle link away,
 whether a message had left when the line broke, the bytes of a message as they were delivered, a
 receive that can be cancelled without losing a message, and an end that does not wait.
-tests/drivers/servicebus/test_line.py fails when a new version changes the names used here.
+tests/integration/drivers/azure_sdk/test_line.py fails when a new version changes the names used
+here.
 
     SdkLink            every object of the SDK: look at it, drop it, close it
     SdkSenderLink     knows whether something was sent since a mark

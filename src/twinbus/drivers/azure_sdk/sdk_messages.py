@@ -2,7 +2,7 @@
 
 The SDK has no public way to send a message that is encoded already, nor to encode one without
 sending it. This module is that way, through names that the SDK keeps to itself;
-tests/drivers/servicebus/test_sealed.py fails when a new version changes what they mean.
+tests/integration/drivers/azure_sdk/test_sealed.py fails when a new version changes what they mean.
 
     encode_native()      the bytes that the SDK would put on the wire for a message of its own
     split_batch()        the messages of its batch, each as bytes

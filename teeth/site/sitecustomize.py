@@ -1,5 +1,0 @@
-"""Python imports this at its start, in processes that were handed a bug (planting.py)."""
-
-from teeth.planting import plant_what_was_handed_on
-
-plant_what_was_handed_on()

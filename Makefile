@@ -22,13 +22,16 @@ DOCS_STAMP := $(DOCS_VENV)/.installed
 # The tests start hundreds of processes. Where Python was told to keep no bytecode, each of them
 # compiles everything again: half a second of processor time for a broker.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+FAST_EFFORT := TWINBUS_SCHEDULES=500 TWINBUS_SEQUENCES=500 TWINBUS_STORIES=200 TWINBUS_CRASH_STATES=500 \
+	TWINBUS_MODEL_EXAMPLES=25
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "twinbus needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 
-.PHONY: help venv test demo check fmt format-check lint types tidy bench bench-commits soak campaign simulate crash teeth fuzz \
+.PHONY: help venv test test-fast demo check fmt format-check lint types tidy bench bench-commits soak campaign simulate crash teeth fuzz \
 	interop conformance browser cluster-test connect-test docs docs-serve package lint-files lock lock-docs clean
 
 help:
 	@echo "make test      run all the tests"
+	@echo "make test-fast run the tests that start no process, with fewer examples: two minutes"
 	@echo "make demo      an outage from beginning to end: no send fails, nothing is lost (ARGS=--json)"
 	@echo "make check     format, lint, types, import arrows, tests (what CI runs)"
 	@echo "make fmt       format the code"
@@ -63,6 +66,11 @@ $(STAMP): requirements.lock pyproject.toml
 
 test: venv browser
 	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup
+
+# For the time between two edits: no process, no JVM, and 500 simulated runs instead of 20,000.
+test-fast: venv
+	env -u PYTHONDONTWRITEBYTECODE $(FAST_EFFORT) $(BIN)/python -m pytest -n 2 --hypothesis-profile fast -m "not slow" \
+		tests/unit tests/architecture --ignore tests/architecture/test_bare_install.py
 
 browser:
 	@tests/integration/browser/install_chromium.sh

@@ -54,6 +54,8 @@ from twinbus.amqp.performatives import (
 )
 from twinbus.common.steps import run_steps
 
+pytestmark = pytest.mark.slow
+
 HELD_S_MAX = 0.005
 """How long one input may hold the loop (M13), and one of a stranger, and a step of a body."""
 HELD_BY_A_STRANGER_S_MAX = 0.001

@@ -7,6 +7,8 @@ import pytest
 from verification import largest_inputs
 from verification.largest_inputs import BY_CLIENTS, Scenario
 
+pytestmark = pytest.mark.slow
+
 HELD_MS_MAX = 5.0
 REPEATS = 5
 # A quarter of the largest sizes: before there were steps, most of these held the loop for more than

@@ -1,7 +1,11 @@
-"""Sequences of administrative calls, each with trouble: memory equals disk, and a restart opens."""
+"""Sequences of administrative calls, each with trouble: memory equals disk, and a restart opens.
+
+TWINBUS_SEQUENCES   how many sequences in all (20,000 if not set)
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,18 +14,22 @@ from tests.support.simulated_loop import shortest_turns
 from verification.catalogue_simulation.__main__ import main
 from verification.catalogue_simulation.many import quiet, run_one, run_seeds
 
-BATCH = 2_000
+SEQUENCES = int(os.environ.get("TWINBUS_SEQUENCES", "20000"))
+BATCH_MAX = 2_000
+BATCH = min(BATCH_MAX, SEQUENCES)
+BATCHES = max(1, SEQUENCES // BATCH_MAX)
 
 
 # Four to seven seconds of a core; where many others use the machine, that is minutes.
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize("batch", range(BATCHES))
 def test_a_refused_administrative_call_changes_nothing(batch: int) -> None:
     """M15: 20,000 sequences; every call and every injection is among those of each batch."""
     outcome = run_seeds(batch * BATCH, BATCH)
     assert outcome.broken == []
     assert outcome.sequences == BATCH
-    assert outcome.missing == []
+    # A short run does not meet every call with every injection.
+    assert BATCH < BATCH_MAX or outcome.missing == []
 
 
 def test_memory_equals_disk_where_changes_take_the_smallest_steps(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_nothing_is_lost_repeated_or_stranded_in_any_of_the_stories(first_seed: 
         assert [each for each in SOMETIMES if not seen[each]] == []
 
 
+@pytest.mark.slow
 def test_the_promises_hold_where_everything_is_done_in_the_smallest_steps() -> None:
     """M2, M8 and M13: whatever happens between two steps of a transaction or of a turn."""
     with shortest_turns():
@@ -120,6 +121,7 @@ def test_one_seed_is_one_story(seed: int) -> None:
     assert told(seed).trace == told(seed).trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_seen(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """M2 and M8: the checks above can fail, and do for each of these mistakes."""

@@ -6,6 +6,7 @@ passes, somebody sets the clock, the process dies.
 
 from __future__ import annotations
 
+import os
 from random import Random
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ INDEX = st.sampled_from([1, 1, 1, 2, 3, 7, 0, 4])
 LOCKS = st.sampled_from([0.6, 0.6, 0.6, 1.0, 1.0, 1.4, 40.0])
 JUMPS_S = (-3_600.0, -1.0, 0.4, 30.0, 3_600.0)
 
-EXAMPLES_PER_TEST = 125
+EXAMPLES_PER_TEST = int(os.environ.get("TWINBUS_MODEL_EXAMPLES", "125"))
 """Several tests share the examples, and the processors: none comes near its time limit."""
 OPTIONS = settings(
     max_examples=EXAMPLES_PER_TEST,

@@ -16,6 +16,8 @@ from tests.unit.broker.model.test_topic import TopicAndModel
 from twinbus.broker.storage.interface import Store
 from twinbus.broker.storage.sqlite_store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 # A commit of a real disk costs a hundred times as much as one in memory.
 EXAMPLES = 20
 

@@ -16,6 +16,8 @@ from tests.unit.broker.rights.cells import Cell
 from tests.unit.broker.rights.matrix import PARTS, first_slices, token_slices
 from tests.unit.broker.rights.world import World
 
+pytestmark = pytest.mark.slow
+
 # Seven parts of the tokens and one of sessions and forwards: more than 10,000 in all.
 CELLS_PER_PART_MIN = 2_500
 

@@ -11,6 +11,8 @@ from verification.mutation.bite import watch
 from verification.mutation.bug import Bug
 from verification.mutation.registry import RIGHTS_THAT_SPREAD
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("bug", RIGHTS_THAT_SPREAD, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_a_right_that_spreads_is_seen(

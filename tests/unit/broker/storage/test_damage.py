@@ -484,6 +484,7 @@ def test_an_sqlite_with_the_wal_reset_bug_is_refused() -> None:
         require_sqlite_version("3.51.2")
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_detected_or_harmless() -> None:
     """M8: no flipped bit makes the store say something else than what was stored."""
     seed = 20_240_229

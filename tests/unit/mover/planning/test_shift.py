@@ -67,6 +67,7 @@ def test_a_report_that_fits_is_one_part(report: WorkReport) -> None:
     assert replace(part, deferred=report.deferred) == report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["orders", "\u00e4" * 250])
 def test_a_report_that_is_too_large_goes_in_parts(path: str) -> None:
     """Every second number of very many: no runs. And many destinations with long names."""

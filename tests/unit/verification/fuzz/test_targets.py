@@ -51,6 +51,7 @@ def test_an_empty_input_is_an_input(target: Target) -> None:
     fine(target, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1 << 10, 63 << 10, 255 << 10, 1023 << 10])
 @pytest.mark.parametrize("name", ["decoder", "engine", "broker", "ingest", "envelope"])
 def test_generators_reach_every_size(name: str, size: int) -> None:
@@ -63,6 +64,7 @@ def test_generators_reach_every_size(name: str, size: int) -> None:
             assert len(data) < 8 * size_max(target, data)
 
 
+@pytest.mark.slow
 def test_the_corpus_is_replayed_without_surprise(target: Target) -> None:
     """What earlier runs have kept is documented behaviour today as well."""
     inputs = corpus.load(target.name)

@@ -36,6 +36,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", QUICK, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_a_planted_bug_is_caught_by_the_check_that_names_it(
     bug: Bug, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

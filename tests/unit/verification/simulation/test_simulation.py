@@ -1,15 +1,21 @@
-"""The real core in a simulated world: schedules by the thousand, and every promise checked."""
+"""The real core in a simulated world: schedules by the thousand, and every promise checked.
+
+TWINBUS_SCHEDULES   how many schedules in all (20,000 if not set)
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from verification.simulation.run import Simulation, run_seeds
 
-BATCH = 5_000
-BATCHES = 4
+SCHEDULES = int(os.environ.get("TWINBUS_SCHEDULES", "20000"))
+BATCH_MAX = 5_000
+BATCH = min(BATCH_MAX, SCHEDULES)
+BATCHES = max(1, SCHEDULES // BATCH_MAX)
 
 SEEDS = [
     int(line.split()[0])
@@ -26,8 +32,9 @@ def test_no_schedule_breaks_a_promise_and_everything_was_visited(batch: int) -> 
     outcome = run_seeds(range(first, first + BATCH))
     assert [str(broken) for broken in outcome.broken] == []
     assert outcome.schedules == BATCH
-    # Every state has met every signal, and what must happen sometimes did.
-    assert outcome.visits.missing == []
+    # Every state has met every signal, and what must happen sometimes did. A short run is too
+    # short for that.
+    assert BATCH < BATCH_MAX or outcome.visits.missing == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)

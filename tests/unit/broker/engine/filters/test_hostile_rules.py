@@ -314,6 +314,7 @@ COSTLY_RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COSTLY_RULES)
 def test_no_step_of_many_rules_holds_the_loop(kind: str) -> None:
     """M13: a message against 400 rules of any kind has turns between them."""

@@ -24,6 +24,8 @@ from twinbus.broker.storage.sqlite_store import SqliteStore
 from verification.crash_consistency import disk_errors, recovery, rot, stories
 from verification.crash_consistency.scratch import let_go
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("TWINBUS_CRASH_SEED", "1"))
 FLIPS = 300
 # A million messages in a minute. With one message to a row it is about 20 µs on a calm machine,

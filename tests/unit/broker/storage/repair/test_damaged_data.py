@@ -195,6 +195,7 @@ HARMLESS: dict[str, Case] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARMLESS)
 async def test_damage_beside_the_messages_loses_none(
     name: str, closed: Path, before: Contents

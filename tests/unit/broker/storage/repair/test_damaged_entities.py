@@ -32,6 +32,7 @@ def cells_of(content: bytes, path: Path) -> list[int]:
     return [start + at for at in struct.unpack_from(f">{count}H", content, start + 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", range(ENTITIES))
 def test_any_bit_in_the_head_of_an_entitys_row_is_repaired(
     which: int, original: bytes, tmp_path: Path

@@ -20,6 +20,8 @@ from twinbus.broker.storage.sqlite_store import SqliteStore
 from verification.crash_consistency.builders import chunk, counters, entity
 from verification.crash_consistency.scratch import let_go
 
+pytestmark = pytest.mark.slow
+
 COMMITS = 100
 FRAME = 24 + schema.PAGE_BYTES
 

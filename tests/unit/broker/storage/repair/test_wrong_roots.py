@@ -92,6 +92,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "other"), CASES)
 def test_the_root_of_another_table_is_read_as_that_tables(
     table: str, other: str, original: Path, tmp_path: Path

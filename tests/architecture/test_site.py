@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.source import parse
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 

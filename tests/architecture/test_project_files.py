@@ -18,7 +18,7 @@ from twinbus.cli import app
 from twinbus.cli.broker.run import namespace_specs
 from verification.wheel_check import constraints_in, problems_in
 
-ROOT = next(each for each in Path(__file__).resolve().parents if (each / "Makefile").is_file())
+ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]

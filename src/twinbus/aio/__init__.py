@@ -67,7 +67,11 @@ from twinbus.errors import (
 )
 from twinbus.failover.backlog_alerts import BacklogThresholds
 from twinbus.failover.backlog_rotation import RotationPolicy
-from twinbus.failover.error_classifier import Classifier
+from twinbus.failover.error_classifier import (
+    BacklogErrorClass,
+    Classifier,
+    PrimaryErrorClass,
+)
 from twinbus.failover.state_machine import Health
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.backlog_monitor import QueueBacklog
@@ -97,6 +101,7 @@ __all__ = [
     "AccessRefused",
     "AlreadyPaired",
     "AuthenticationFailed",
+    "BacklogErrorClass",
     "BacklogExhausted",
     "BacklogThresholds",
     "BatchPartlySent",
@@ -133,6 +138,7 @@ __all__ = [
     "PairedNamespaceOptions",
     "PairingError",
     "PortTaken",
+    "PrimaryErrorClass",
     "QueueBacklog",
     "QueueClient",
     "QuotaExceeded",

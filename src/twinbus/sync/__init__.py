@@ -63,7 +63,11 @@ from twinbus.errors import (
 )
 from twinbus.failover.backlog_alerts import BacklogThresholds
 from twinbus.failover.backlog_rotation import RotationPolicy
-from twinbus.failover.error_classifier import Classifier
+from twinbus.failover.error_classifier import (
+    BacklogErrorClass,
+    Classifier,
+    PrimaryErrorClass,
+)
 from twinbus.failover.state_machine import Health
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.backlog_monitor import QueueBacklog
@@ -90,6 +94,7 @@ __all__ = [
     "AccessRefused",
     "AlreadyPaired",
     "AuthenticationFailed",
+    "BacklogErrorClass",
     "BacklogExhausted",
     "BacklogThresholds",
     "BatchPartlySent",
@@ -126,6 +131,7 @@ __all__ = [
     "PairedNamespaceOptions",
     "PairingError",
     "PortTaken",
+    "PrimaryErrorClass",
     "QueueBacklog",
     "QueueClient",
     "QuotaExceeded",

@@ -19,13 +19,21 @@ from twinbus.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from twinbus.testing.background_broker import BackgroundBroker
+    from twinbus.testing.broker_process import BrokerProcessHandle
     from twinbus.testing.namespaces import EntityName, NamespaceFixture, NamespacePairFixture
 
-__all__ = ["BackgroundBroker", "EntityName", "NamespaceFixture", "NamespacePairFixture"]
+__all__ = [
+    "BackgroundBroker",
+    "BrokerProcessHandle",
+    "EntityName",
+    "NamespaceFixture",
+    "NamespacePairFixture",
+]
 
 # pytest imports this package in every run, also in those that need no broker.
 _MODULES = {
     "BackgroundBroker": "twinbus.testing.background_broker",
+    "BrokerProcessHandle": "twinbus.testing.broker_process",
     "NamespaceFixture": "twinbus.testing.namespaces",
     "NamespacePairFixture": "twinbus.testing.namespaces",
     "EntityName": "twinbus.testing.namespaces",

@@ -1,4 +1,4 @@
-"""What a peer did, as values. The engine returns them; whoever runs it acts on them."""
+"""What a peer did, as values. The engine returns them; its user handles them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CreditChanged:
 
 @dataclass(slots=True)
 class LinkDrained:
-    """The peer has sent all that it had for a link we receive on, and gave the credit back."""
+    """The peer has sent all available messages on a link we receive on, and returned the credit."""
 
     link: ReceiverLink
 
@@ -82,8 +82,8 @@ class DeliveryReceived:
     payload: bytes
     settled: bool
     is_repeat: bool
-    """The delivery id is not a new one on this link. The Azure SDK's aio sender, used from several
-    tasks at once, does that with the very same message and also with another one."""
+    """The delivery id is not a new one on this link. The Azure SDK's aio sender, used by several
+    tasks at once, repeats an id with the same message and also with another one."""
     tag: bytes = b""
 
 
@@ -111,7 +111,7 @@ class DeliveriesReceived:
 
 @dataclass(slots=True)
 class DispositionReceived:
-    """The peer says what became of deliveries; ``role`` is True when it received them."""
+    """The peer reports the outcome of deliveries; ``role`` is True if it received them."""
 
     session: Session
     role: bool
@@ -127,7 +127,7 @@ class ConnectionClosed:
 
     error: Error | None
     is_remote: bool = False
-    """The peer closed it, and the error is in its words."""
+    """The peer closed it; the error text is the peer's."""
 
 
 Event = (

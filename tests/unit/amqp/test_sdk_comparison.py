@@ -70,7 +70,7 @@ from twinbus.amqp.performatives import (
     encode_performative,
     encode_state,
     encode_transfer,
-    symbols_of,
+    to_symbols,
 )
 
 # --- values --------------------------------------------------------------------------------------
@@ -548,5 +548,5 @@ def test_symbols_that_the_sdk_sends_are_read_as_symbols() -> None:
 
     performative, _ = read_by_us(frame)
 
-    assert symbols_of(performative.desired_capabilities) == ("x", "y")
-    assert all(type(item) is Symbol for item in symbols_of(performative.desired_capabilities))
+    assert to_symbols(performative.desired_capabilities) == ("x", "y")
+    assert all(type(item) is Symbol for item in to_symbols(performative.desired_capabilities))

@@ -154,7 +154,7 @@ class AmqpConnection(asyncio.Protocol):
         data = self._engine.take_output()
         if data and self._transport is not None:
             self.flush_count += 1
-            self._engine.wrote(self._loop.time())
+            self._engine.note_write(self._loop.time())
             self._transport.write(data)
 
     async def listen(self) -> None:
@@ -180,7 +180,7 @@ class AmqpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = now_s = self._loop.time()
         engine = self._engine
-        engine.heard(now_s)
+        engine.note_read(now_s)
         engine.feed(data)
         while (events := engine.next_events()) is not None:
             for event in events:

@@ -312,8 +312,8 @@ class ServiceError(TwinbusError):
         self.path, self.condition = path, condition
         super().__init__(sentence, hint=hint)
 
-    def used_up(self) -> ServiceError:
-        """This error, once the retry policy has given up on it (P7)."""
+    def mark_final(self) -> ServiceError:
+        """Mark the error as not transient, because all retries have failed (P7); returns it."""
         self.is_transient = False
         return self
 

@@ -108,7 +108,7 @@ class IdleWatch:
         return self._written_at_s is None or now_s - self._written_at_s >= self._heartbeat_period_s
 
 
-# The smallest frame size AMQP allows a peer to ask for, and the largest SASL frame.
+# The smallest max-frame-size that AMQP allows, and the largest SASL frame.
 FRAME_SIZE_BYTES_MIN = 512
 
 # An open is sent before any size is agreed, so 512 bytes would be its limit too. The opens of

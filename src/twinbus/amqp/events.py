@@ -23,14 +23,14 @@ class Opened:
 
 @dataclass(slots=True)
 class SessionBegun:
-    """A session can be used (client role: the peer has answered)."""
+    """A session can be used (client role: the peer has responded)."""
 
     session: Session
 
 
 @dataclass(slots=True)
 class SessionEnded:
-    """A session and all its links are gone."""
+    """A session and all its links have ended."""
 
     session: Session
     error: Error | None
@@ -38,14 +38,14 @@ class SessionEnded:
 
 @dataclass(slots=True)
 class LinkAttached:
-    """The peer asks for a link (answer with accept or refuse), or has answered ours."""
+    """The peer requests a link (respond with accept or refuse), or has responded to ours."""
 
     link: SenderLink | ReceiverLink
 
 
 @dataclass(slots=True)
 class LinkDetachedEvent:
-    """A link is gone."""
+    """A link was detached."""
 
     link: SenderLink | ReceiverLink
     error: Error | None
@@ -53,7 +53,7 @@ class LinkDetachedEvent:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """The peer updated its credit on a link we send on, or asks to drain it."""
+    """The peer updated its credit on a link we send on, or requests to drain it."""
 
     link: SenderLink
 

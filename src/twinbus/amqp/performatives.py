@@ -109,7 +109,7 @@ ROLE_RECEIVER: Final = True
 UINT_MAX: Final = 0xFFFFFFFF
 
 Symbols: TypeAlias = Array | Sequence[str] | None
-"""A field of one or many symbols: decoding gives a Symbol or an Array, and a Symbol, an Array or
+"""A field of one or many symbols: decoding returns a Symbol or an Array, and a Symbol, an Array or
 any sequence of strings can be encoded. to_symbols() reads them all."""
 
 

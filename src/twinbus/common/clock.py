@@ -18,7 +18,7 @@ ADVANCE_S_MAX: Final = 10 * 366 * 86_400.0
 
 
 class Instant(NamedTuple):
-    """One moment on both clocks."""
+    """One point in time on both clocks."""
 
     monotonic_s: float
     wall_ms: int
@@ -32,7 +32,7 @@ class Clock(Protocol):
     """A source of the current time."""
 
     def now(self) -> Instant:
-        """The current moment."""
+        """The current time."""
 
 
 class SystemClock:

@@ -36,7 +36,7 @@ from twinbus.testing import NamespacePairFixture
 class Gone(CommunicationError):
     """For a test's own namespace, which raises one object again and again: it stays transient."""
 
-    def used_up(self) -> ServiceError:
+    def mark_final(self) -> ServiceError:
         return self
 
 

@@ -261,7 +261,7 @@ class KeyRefused(Exception):
 def decode_map_items(
     buf: bytes, pos: int, stop: int, count: int, budget: Budget, key_codes: bytes | None = None
 ) -> dict[Any, Any]:
-    """The entries of a map; KeyRefused unless its keys have one of the constructors given."""
+    """The entries of a map; KeyRefused if a key's constructor is not in ``key_codes``."""
     check_even(count)
     _enter(budget)
     decoders, items = _DECODERS, dict[Any, Any]()

@@ -312,7 +312,7 @@ async def open_line(
             f"the certificate of {address} is not trusted: {quoted(error.verify_message)}",
             hint="Give the authority that signed it as ca_file, and check the host name",
             was_sent=False,
-        ).used_up() from error
+        ).mark_final() from error
     except OSError as error:
         raise CommunicationError(
             f"nobody answers at {address}: {quoted(error)}",

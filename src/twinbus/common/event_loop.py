@@ -10,8 +10,8 @@
 Rule 1: work on objects of a loop runs on that loop; callers pass it a coroutine and wait.
 Rule 2: the thread is a daemon: a program that does not close it still ends.
 Rule 3: a forked child does not have the thread. It can call nothing there, and closes nothing.
-Rule 4: a process that Spark started ends when Spark does. A JVM that is killed with -9 does not end its
-        Python processes, and one that waits for messages would lock some and never
+Rule 4: a process that Spark started ends when Spark does. A JVM that is killed with -9 does not end
+        its Python processes, and one that waits for messages would lock some and never
         complete them.
 """
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amqp.strategies import integers_of, symbols, texts, values
+from tests.support.amqp_values import decode_all, symbols_of
 from tests.support.cpu_time import cpu_s
 from twinbus.amqp import transfers
 from twinbus.amqp.codec.composites import SPECS, decode_descriptor, decode_fields
-from twinbus.amqp.codec.decode import decode_all
 from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.codec.types import Array, Described, Symbol, UInt, ULong
 from twinbus.amqp.errors import Condition, DecodeError, EncodeError
@@ -60,7 +60,6 @@ from twinbus.amqp.performatives import (
     encode_performative,
     encode_state,
     encode_transfer,
-    to_symbols,
 )
 
 
@@ -302,9 +301,9 @@ def test_one_symbol_and_an_array_of_symbols_are_both_read() -> None:
     one = decode(performative_of(ULong(0x40), Symbol("ANONYMOUS")))
     many = decode(encode_performative(SaslMechanisms(["ANONYMOUS", "PLAIN"])))
 
-    assert to_symbols(one.sasl_server_mechanisms) == ("ANONYMOUS",)
-    assert to_symbols(many.sasl_server_mechanisms) == ("ANONYMOUS", "PLAIN")
-    assert to_symbols(None) == ()
+    assert symbols_of(one.sasl_server_mechanisms) == ("ANONYMOUS",)
+    assert symbols_of(many.sasl_server_mechanisms) == ("ANONYMOUS", "PLAIN")
+    assert symbols_of(None) == ()
 
 
 def test_a_coordinator_is_a_target() -> None:

@@ -33,7 +33,7 @@ from tests.support.amqp.strategies import (
     symbols,
     texts,
 )
-from twinbus.amqp.codec.decode import decode_all
+from tests.support.amqp_values import decode_all, symbols_of
 from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt
 from twinbus.amqp.errors import Condition, DecodeError
@@ -70,7 +70,6 @@ from twinbus.amqp.performatives import (
     encode_performative,
     encode_state,
     encode_transfer,
-    to_symbols,
 )
 
 # --- values --------------------------------------------------------------------------------------
@@ -548,5 +547,5 @@ def test_symbols_that_the_sdk_sends_are_read_as_symbols() -> None:
 
     performative, _ = read_by_us(frame)
 
-    assert to_symbols(performative.desired_capabilities) == ("x", "y")
-    assert all(type(item) is Symbol for item in to_symbols(performative.desired_capabilities))
+    assert symbols_of(performative.desired_capabilities) == ("x", "y")
+    assert all(type(item) is Symbol for item in symbols_of(performative.desired_capabilities))

@@ -36,7 +36,7 @@ async def test_events_can_be_read_live(fake_pair: FakePair) -> None:
     seen = [await asyncio.wait_for(anext(stream), 5) for _ in OUTAGE]
     assert [each.name for each in seen] == OUTAGE
     diverted = seen[1]
-    assert isinstance(diverted.event, Diverted) and "gone" in diverted.event.reason
+    assert isinstance(diverted.event, Diverted) and "Gone" in diverted.event.reason
     assert abs(diverted.at - datetime.now(UTC)) < timedelta(minutes=1)
     assert diverted.primary == "contoso.example:5671"
     assert diverted.secondary == "fabrikam.example:5671"
@@ -176,7 +176,7 @@ async def test_the_journal_holds_every_event_as_a_line(
     await pair.primary.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["event"] for line in lines] == [*OUTAGE, "closed"]
-    assert lines[1]["path"] == "orders" and "gone" in lines[1]["reason"]
+    assert lines[1]["path"] == "orders" and "Gone" in lines[1]["reason"]
     assert [each.name for each in read_journal(path)] == [*OUTAGE, "closed"]
     assert all(each.at.tzinfo is not None for each in read_journal(path))
 

@@ -278,7 +278,7 @@ async def test_a_queue_that_the_sending_factory_cannot_open_is_not_counted() -> 
     assert made.paths == PATHS
     ready = await open_links(secondary, made, address="fabrikam")  # type: ignore[arg-type]
     assert ready.paths == (PATHS[0], PATHS[2])
-    assert ready.missing[0].reason == "The claim Send is missing for it"
+    assert ready.missing[0].reason == "the claim Send is missing for it"
 
 
 async def test_no_link_at_all_is_an_error_that_names_namespace_claim_and_queue() -> None:
@@ -422,7 +422,7 @@ async def test_without_manage_the_error_names_namespace_claim_and_queue(
     )
     with pytest.raises(kind) as caught:
         await provisioned(secondary)
-    for words in ("namespace fabrikam.example:5671", claim, PATHS[0]):
+    for words in ("fabrikam.example:5671", claim, PATHS[0]):
         assert words in str(caught.value)
     assert_well_put(str(caught.value))
 

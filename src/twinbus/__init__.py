@@ -1,10 +1,10 @@
-"""twinbus: keep sending while your broker is away.
+"""twinbus: keep sending while your broker is unreachable.
 
     from twinbus import BrokeredMessage, MessagingFactory       # blocks
     from twinbus.aio import BrokeredMessage, MessagingFactory   # asyncio
 
-Importing the package is light on purpose: no driver, no server and no optional dependency is
-loaded before something asks for it.
+Importing the package is quick: drivers, the server and optional dependencies are loaded when they
+are first used.
 """
 
 from __future__ import annotations

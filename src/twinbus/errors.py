@@ -1,69 +1,62 @@
-"""Every exception of twinbus.
-
-Every error that twinbus raises, as one family.
+"""Every exception that twinbus raises, as one family.
 
     TwinbusError
-    ├── ConfigurationError (also a ValueError)   the caller gave something we cannot use
-    │   ├── ConnectionStringError                names the key that is wrong, never its value
-    │   ├── EntityExists                         a name that a queue or topic has already
-    │   ├── InvalidEntityPath                    a queue or topic name that no namespace would take
-    │   ├── InvalidMessage                       a message that no service would take
-    │   └── PortTaken                            a port that somebody else listens on
-    ├── AccessDenied                             a token that does not open this door
-    ├── FilterError                              a rule that cannot be worked out for a message
-    ├── StoreCorrupt                             what is on disk is not what was acknowledged
-    ├── StoreRefused                             a change that breaks the store's own rules
-    ├── StoreLocked                              another process owns the data directory
-    ├── StoreVersionMismatch                     written by a version we do not read
-    ├── StoreFull          (transient)           nothing was stored; there may be room later
-    ├── StoreFailed                              the disk failed; nobody knows what is on it
-    └── ServiceError, PairingError               see errors.py
+    ├── ConfigurationError (also a ValueError)   an argument, a setting or a file is invalid
+    │   ├── ConnectionStringError                names the invalid key, never its value
+    │   ├── EntityExists                         a queue or topic already has the name
+    │   ├── InvalidEntityPath                    not a valid name of a queue or topic
+    │   ├── InvalidMessage                       a message that no service accepts
+    │   └── PortTaken                            a port that another program listens on
+    ├── AccessDenied                             the token is invalid, or not valid for the resource
+    ├── FilterError                              a rule that cannot be evaluated for one message
+    ├── StoreCorrupt                             the store does not contain what was acknowledged
+    ├── StoreRefused                             a change that violates a rule of the store
+    ├── StoreLocked                              another process uses the data directory
+    ├── StoreVersionMismatch                     the store has a format of another version
+    ├── StoreFull          (transient)           the disk is full; nothing was stored
+    ├── StoreFailed                              the disk failed; its content is unknown
+    ├── ServiceError                             one operation on one entity failed
+    │   ├── OperationTimeout    (also a TimeoutError) no response in time: the operation may have
+    │   │   │                   been carried out
+    │   │   └── SendInterrupted the entity was diverted while the send waited for the primary
+    │   ├── CommunicationError  connection refused or lost, or host name not found
+    │   ├── ServiceInternalError  the service reported an internal error
+    │   ├── LinkDetached        the service detached the link
+    │   ├── ServerBusy          throttled before anything was stored
+    │   ├── AuthenticationFailed  the service did not accept the credential
+    │   ├── AccessRefused       (also a PermissionError) a claim is missing (Send, Listen, Manage)
+    │   ├── EntityNotFound, EntityDisabled, QuotaExceeded
+    │   ├── MessageTooLarge     more bytes than the entity allows
+    │   ├── MessageRefused      an argument, a property or an operation that is not allowed
+    │   └── MessageLockLost, SessionLockLost, SessionCannotBeLocked, MessageNotFound
+    └── PairingError                             about a pair of namespaces
+        ├── BacklogExhausted    every backlog queue is withdrawn: a diverted send is impossible
+        ├── NoBacklogQueue      pairing found no backlog queue and could not create one
+        ├── ReservedProperty    (also a ValueError) a property with a name of the envelope
+        ├── TooLargeForBacklog  (also MessageTooLarge) fits the primary, not a backlog queue
+        ├── EnvelopeError       a backlog message that cannot be restored
+        ├── BatchPartlySent     only some messages of a batch are stored
+        ├── CancelImpossible    a scheduled message that cannot be cancelled, or not now
+        ├── AlreadyPaired       (also a ConfigurationError)
+        ├── FactoryClosed       used after close
+        └── FactoryFaulted      unusable because its partner was closed or has faulted
 
-What a messaging service can answer, and what a pair of them can.
-
-    ServiceError                  one operation on one entity did not succeed
-    ├── OperationTimeout          (also a TimeoutError) no answer in time: it may or may not have
-    │                             been carried out
-    │   └── SendInterrupted       the entity was diverted while the send waited for the primary
-    ├── CommunicationError        refused, lost or unresolvable: nobody to talk to
-    ├── ServiceInternalError      the service says that something broke on its side
-    ├── LinkDetached              the service took our link or the entity away by force
-    ├── ServerBusy                throttled before anything was stored
-    ├── AuthenticationFailed      the service does not know who we are
-    ├── AccessRefused             (also a PermissionError) it does, and a claim is missing (Send,
-    │                             Listen, Manage)
-    ├── EntityNotFound, EntityDisabled, QuotaExceeded
-    ├── MessageTooLarge           more bytes than the entity takes
-    ├── MessageRefused            an argument, a property or an operation it does not take
-    └── MessageLockLost, SessionLockLost, SessionCannotBeLocked, MessageNotFound
-    PairingError
-    ├── BacklogExhausted          every backlog queue is withdrawn: a diverted send has no way
-    ├── NoBacklogQueue            pairing found and made none
-    ├── ReservedProperty          (also a ValueError) a property with a name of the envelope
-    ├── TooLargeForBacklog        (also MessageTooLarge) fits the primary, not a backlog queue
-    ├── EnvelopeError             a backlog message that cannot be brought home
-    ├── BatchPartlySent           some messages of a batch are safe, the others are not
-    ├── CancelImpossible          a scheduled message that cannot be taken back, or not now
-    ├── AlreadyPaired             (also a ConfigurationError)
-    ├── FactoryClosed             used after close
-    └── FactoryFaulted            given up because its partner closed or faulted
-
-Rule 1: an error's text is one sentence that states the facts, then a hint that offers a way out.
+Rule 1: an error's text is one sentence that states the facts, then a hint with the next step.
 Rule 2: the facts are attributes too, so that programs never parse the text.
 Rule 3: no secret (key, signature, token) enters an error, neither its text nor its attributes.
 Rule 4: drivers translate what their library raises into ServiceError, with the original as cause.
-Rule 5: ``is_transient`` says whether a retry could help; it turns false once retries are used up.
-Rule 6: ``is_ambiguous`` says that the operation may have been carried out all the same.
+Rule 5: ``is_transient`` means that a retry can help; it becomes false when retries are exhausted.
+Rule 6: ``is_ambiguous`` means that the operation may have been carried out despite the error.
 Rule 7: two of them are errors of the system, too, so that ``except TimeoutError`` and ``except
         PermissionError`` of an application catch them. Their ``errno`` and ``strerror`` are None:
-        no system call failed. Code here that waits with a timer of its own lets a ServiceError
-        pass before it asks for TimeoutError or OSError.
+        no system call failed. Code here that waits with a timer of its own handles ServiceError
+        before TimeoutError and OSError.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "AccessDenied",
@@ -113,9 +106,23 @@ __all__ = [
 ]
 
 
+# Commands and formats keep their spelling at the beginning of a sentence.
+_NAMES: Final = frozenset(("pip", "servicebus", "twinbus"))
+
+
 def _as_sentence(text: str) -> str:
+    """The text with a capital letter and a full stop.
+
+    The first word stays as it is unless it has nothing but lower-case letters: what has an
+    underscore, a dot, a quote, a digit or a hyphen is a name, a value or an option.
+    """
     text = text.strip()
-    return text if not text or text[-1] in ".!?" else text + "."
+    if not text:
+        return text
+    first = text.split(maxsplit=1)[0].rstrip(".,")
+    if first.isascii() and first.isalpha() and first.islower() and first not in _NAMES:
+        text = text[0].upper() + text[1:]
+    return text if text[-1] in ".!?" else text + "."
 
 
 def _restore(kind: type[TwinbusError], args: tuple[Any, ...], facts: dict[str, Any]) -> Any:
@@ -129,7 +136,7 @@ class TwinbusError(Exception):
     """The base of the family: ``str(error)`` reads "sentence. Hint."."""
 
     is_transient: bool = False
-    """Whether the same call may succeed later without anybody changing anything."""
+    """Whether the same call may succeed later although nothing is changed."""
 
     def __init__(self, sentence: str, *, hint: str = "") -> None:
         self.sentence = _as_sentence(sentence)
@@ -137,7 +144,7 @@ class TwinbusError(Exception):
         super().__init__(f"{self.sentence} {self.hint}".rstrip())
 
     def advise(self, hint: str) -> None:
-        """Offer another way out than the one it was made with."""
+        """Replace the hint."""
         self.hint = _as_sentence(hint)
         self.args = (f"{self.sentence} {self.hint}".rstrip(),)
 
@@ -148,11 +155,11 @@ class TwinbusError(Exception):
 
 
 class ConfigurationError(TwinbusError, ValueError):
-    """A setting, argument or file holds something that cannot be used."""
+    """A setting, an argument or a file is invalid."""
 
 
 class ConnectionStringError(ConfigurationError):
-    """A connection string is wrong; ``key`` names the part, the value is never repeated."""
+    """A connection string is invalid; ``key`` names the part, its value is never repeated."""
 
     def __init__(self, sentence: str, *, key: str | None = None, hint: str = "") -> None:
         self.key = key
@@ -160,54 +167,54 @@ class ConnectionStringError(ConfigurationError):
 
 
 class EntityExists(ConfigurationError):
-    """An entity cannot be made, because one has that name."""
+    """An entity cannot be created, because another one has its name."""
 
     def __init__(self, *, kind: str, path: str) -> None:
         self.kind, self.path = kind, path
-        super().__init__(f"The {kind} {path!r} exists already", hint="Choose another name")
+        super().__init__(f"{kind} {path!r} already exists", hint="Choose another name")
 
 
 class PortTaken(ConfigurationError):
-    """A port that somebody else listens on."""
+    """A port that another program listens on."""
 
     def __init__(self, *, host: str, port: int) -> None:
         self.host, self.port = host, port
         super().__init__(
-            f"Port {port} of {host} cannot be opened: it is in use",
+            f"Port {port} of {host} is in use",
             hint="Choose another port, or stop the program that uses it",
         )
 
 
 class InvalidEntityPath(ConfigurationError):
-    """A text that can never name an entity."""
+    """A text that is not a valid name of an entity."""
 
     def __init__(self, sentence: str, *, hint: str = "") -> None:
         super().__init__(
             sentence,
             hint=hint
-            or "Use letters, digits, '.', '-' and '_', with single slashes between the parts",
+            or "Use letters, digits, '.', '-' and '_', with single slashes between the segments",
         )
 
 
 class InvalidMessage(ConfigurationError):
-    """A message holds something that no service would take; ``name`` says where."""
+    """A message has a value that no service accepts; ``name`` is the field or property."""
 
     def __init__(self, name: str, fault: str, *, hint: str = "") -> None:
         self.name = name
-        super().__init__(f"{name} of a message {fault}", hint=hint)
+        super().__init__(f"Invalid message: {name} {fault}", hint=hint)
 
 
 class AccessDenied(TwinbusError):
-    """A token is malformed, unknown, expired, or meant for another place."""
+    """A token is malformed, unknown or expired, or valid for another resource."""
 
 
 class FilterError(TwinbusError):
-    """A rule that is well formed and still has no answer for one message: a division by zero,
-    a number too large. It concerns one subscription, never the publisher."""
+    """A valid rule that has no result for one message, for example because of a division by
+    zero. It concerns one subscription, never the sender of the message."""
 
 
 class StoreCorrupt(TwinbusError):
-    """The store does not hold what was acknowledged; it is refused rather than shortened."""
+    """The store does not contain what was acknowledged; it is not opened, and not truncated."""
 
     def __init__(
         self,
@@ -225,19 +232,19 @@ class StoreCorrupt(TwinbusError):
             where += f", sequence numbers {first_seq} to {last_seq or first_seq}"
         super().__init__(
             f"the store {self.path!r} is damaged{where}: {detail}",
-            hint="Keep a copy of the data directory, then run `twinbus doctor DATA --repair` or "
+            hint="Copy the data directory, then run `twinbus doctor DATA --repair` or "
             "restore a backup",
         )
 
 
 class StoreRefused(TwinbusError):
-    """A change that breaks the store's own rules: nothing of it was stored, the store goes on."""
+    """A change that violates a rule of the store: nothing of it was stored, the store goes on."""
 
     def __init__(self, detail: str) -> None:
         self.detail = detail
         super().__init__(
             f"the store refused a change: {detail}",
-            hint="Nothing was changed. Report it together with the request",
+            hint="Report this error together with the request; nothing was stored",
         )
 
 
@@ -249,25 +256,25 @@ class StoreLocked(TwinbusError):
         owner = "another process" if pid is None else f"process {pid}"
         super().__init__(
             f"the data directory {self.path!r} is in use by {owner}",
-            hint="Stop that process or choose another data directory",
+            hint="Stop that process, or choose another data directory",
         )
 
 
 class StoreVersionMismatch(TwinbusError):
-    """The store was written in a format that this version does not read."""
+    """The store has a format that this version does not read."""
 
     def __init__(
         self, *, path: str | os.PathLike[str], found: int | str, expected: int | str
     ) -> None:
         self.path, self.found, self.expected = os.fspath(path), found, expected
         super().__init__(
-            f"the store {self.path!r} has format {found} and this twinbus reads {expected}",
+            f"the store {self.path!r} has format {found}; this version of twinbus reads {expected}",
             hint="Open it with the twinbus version that wrote it; nothing was changed",
         )
 
 
 class StoreFull(TwinbusError):
-    """The disk has no room: nothing of the transaction was stored, the store goes on."""
+    """The disk is full: nothing of the transaction was stored, the store goes on."""
 
     is_transient = True
 
@@ -275,29 +282,29 @@ class StoreFull(TwinbusError):
         self.path, self.detail = os.fspath(path), detail
         super().__init__(
             f"the store {self.path!r} is full: {detail}",
-            hint="Free some disk space; sends succeed again as soon as there is room",
+            hint="Free some disk space; sends succeed again when space is available",
         )
 
 
 class StoreFailed(TwinbusError):
-    """Writing failed, and after that nobody knows what is on disk: the store stops for good."""
+    """A write failed, so that the content of the disk is unknown: the store stops for good."""
 
     def __init__(self, *, path: str | os.PathLike[str], detail: str) -> None:
         self.path, self.detail = os.fspath(path), detail
         super().__init__(
             f"the store {self.path!r} failed: {detail}",
-            hint="Check the disk, then start the broker again: it recovers all that was "
+            hint="Check the disk, then start the broker again: it recovers everything that was "
             "acknowledged",
         )
 
 
 class ServiceError(TwinbusError):
-    """One operation on one entity did not succeed."""
+    """One operation on one entity failed."""
 
     is_ambiguous = False
-    """Whether the service may have carried it out all the same."""
+    """Whether the service may have carried out the operation despite the error."""
     unclear_attempts = 0
-    """How many attempts of a paired send had no clear answer: as many copies may exist."""
+    """How many attempts of a paired send were ambiguous: as many copies may exist."""
 
     def __init__(
         self, sentence: str, *, path: str = "", condition: str = "", hint: str = ""
@@ -305,8 +312,8 @@ class ServiceError(TwinbusError):
         self.path, self.condition = path, condition
         super().__init__(sentence, hint=hint)
 
-    def used_up(self) -> ServiceError:
-        """This error, once the retry policy has given up on it (P7)."""
+    def mark_final(self) -> ServiceError:
+        """Mark the error as not transient, because all retries have failed (P7); returns it."""
         self.is_transient = False
         return self
 
@@ -317,12 +324,12 @@ class OperationTimeout(ServiceError, TimeoutError):
 
 
 class SendInterrupted(OperationTimeout):
-    """The entity was diverted while a send waited for the primary's answer, so the send went on
-    to the backlog (P22). ``was_sent`` says that the message had left by then."""
+    """The entity was diverted while a send waited for the primary's response, so the message was
+    sent to the backlog (P22). ``was_sent``: the message had been transmitted by then."""
 
     def __init__(
         self,
-        sentence: str = "the entity was diverted while a send to it waited for an answer",
+        sentence: str = "the entity was diverted while a send to it waited for a response",
         *,
         path: str = "",
         condition: str = "",
@@ -334,7 +341,7 @@ class SendInterrupted(OperationTimeout):
 
 
 class CommunicationError(ServiceError):
-    """Nobody to talk to. ``was_sent`` says that the message had left when the line broke."""
+    """No connection. ``was_sent``: the message had been transmitted when it was lost."""
 
     is_transient = True
 
@@ -369,7 +376,7 @@ class ServerBusy(ServiceError):
 
 
 class AuthenticationFailed(ServiceError):
-    """The credential was not accepted, or the token service is broken: both look the same."""
+    """The credential was not accepted, or the token service failed: the error is the same."""
 
 
 class AccessRefused(ServiceError, PermissionError):
@@ -393,7 +400,7 @@ class MessageTooLarge(ServiceError):
 
 
 class MessageRefused(ServiceError):
-    """The service does not take this message or this operation, now or later."""
+    """The service does not accept this message or this operation, now or later."""
 
 
 class MessageLockLost(ServiceError):
@@ -413,16 +420,16 @@ class MessageNotFound(ServiceError):
 
 
 class PairingError(TwinbusError):
-    """Something about a pair of namespaces rather than one of them."""
+    """An error about a pair of namespaces, not about one of them."""
 
     is_ambiguous = False
-    """Whether a message may be in one of them all the same."""
+    """Whether a message may have been stored in one of them despite the error."""
     unclear_attempts = 0
-    """How many attempts of a paired send had no clear answer: as many copies may exist."""
+    """How many attempts of a paired send were ambiguous: as many copies may exist."""
 
 
 class BacklogExhausted(PairingError):
-    """Every backlog queue has been withdrawn, so a diverted send has nowhere to go."""
+    """Every backlog queue is withdrawn, so a diverted message cannot be sent."""
 
     is_transient = True
 
@@ -431,16 +438,16 @@ class BacklogExhausted(PairingError):
     ) -> None:
         self.path, self.withdrawn = path, withdrawn
         self.is_ambiguous = is_ambiguous
-        """Whether an attempt that had no clear answer may have stored the message."""
-        where = "may be in one place or none" if is_ambiguous else "was not sent"
+        """Whether an attempt without a response may have stored the message."""
+        fact = "may have been stored" if is_ambiguous else "was not sent"
         super().__init__(
-            f"no backlog queue is left for {path!r}: {len(withdrawn)} withdrawn",
-            hint=f"Check the secondary namespace with `twinbus preflight`; the message {where}",
+            f"no backlog queue is available for {path!r}: {len(withdrawn)} withdrawn",
+            hint=f"Check the secondary namespace with `twinbus preflight`; the message {fact}",
         )
 
 
 class NoBacklogQueue(PairingError):
-    """Pairing found no backlog queue and could not make one."""
+    """Pairing found no backlog queue and could not create one."""
 
 
 class ReservedProperty(PairingError, ValueError):
@@ -449,13 +456,13 @@ class ReservedProperty(PairingError, ValueError):
     def __init__(self, *, name: str) -> None:
         self.name = name
         super().__init__(
-            f"the application property {name!r} has a name that paired namespaces reserve",
-            hint="Rename the property: it would be lost or misread on the way home",
+            f"application property {name!r} has a name that is reserved for paired namespaces",
+            hint="Rename the property: the backlog uses this name",
         )
 
 
 class TooLargeForBacklog(PairingError, MessageTooLarge):
-    """A message that the primary takes and no backlog queue would, with its aliases (P13)."""
+    """A message that fits the primary and, with the envelope, no backlog queue (P13)."""
 
     def __init__(
         self,
@@ -472,28 +479,26 @@ class TooLargeForBacklog(PairingError, MessageTooLarge):
         TwinbusError.__init__(
             self,
             f"the {what} has {size_bytes} bytes and needs {overhead_bytes} more in a backlog "
-            f"queue, which takes {limit_bytes}",
-            hint="Make it smaller; paired sends refuse it in every state, outage or not",
+            f"queue, whose limit is {limit_bytes} bytes",
+            hint="Reduce its size; paired sends refuse it also when there is no outage",
         )
 
 
 class EnvelopeError(PairingError):
-    """A backlog message that can never be brought home as it is (Y4).
+    """A backlog message that can never be restored (Y4).
 
-    ``reason`` is a stable name and ``description`` a sentence, as a dead-letter queue takes them.
+    ``reason`` is a stable name and ``description`` a sentence, for the dead-letter queue.
     """
 
     def __init__(self, *, reason: str, description: str) -> None:
         self.reason, self.description = reason, description
-        super().__init__(
-            description, hint="Look for it in the dead-letter queue of its backlog queue"
-        )
+        super().__init__(description, hint="Find it in the dead-letter queue of its backlog queue")
 
 
 class BatchPartlySent(PairingError):
-    """A batch went to the backlog in parts, and not all of them found a place (P13).
+    """A batch was sent to the backlog in parts, and not all parts were stored (P13).
 
-    The first ``accepted`` messages are safe and must not be sent again; the error of the others
+    The first ``accepted`` messages are stored and must not be sent again; the error of the others
     is the cause.
     """
 
@@ -502,31 +507,31 @@ class BatchPartlySent(PairingError):
     def __init__(self, *, path: str, accepted: int, total: int, is_ambiguous: bool = False) -> None:
         self.path, self.accepted, self.total = path, accepted, total
         self.is_ambiguous = is_ambiguous
-        """Whether some of the others may have been stored, too."""
+        """Whether some of the others may have been stored as well."""
         super().__init__(
-            f"{accepted} of {total} messages for {path!r} are in the backlog, the others in no "
-            "place that answered",
-            hint=f"Send the last {total - accepted} again",
+            f"{accepted} of {total} messages for {path!r} are stored in the backlog; no backlog "
+            "queue confirmed the others",
+            hint=f"Send the last {total - accepted} messages again",
         )
 
 
 class CancelImpossible(PairingError):
-    """A scheduled message cannot be taken back; nothing was cancelled."""
+    """A scheduled message cannot be cancelled; nothing was changed."""
 
     @classmethod
     def in_backlog(cls, path: str) -> CancelImpossible:
         return cls(
             f"a message for {path!r} was scheduled while its entity was diverted, so it has no "
             "sequence number yet",
-            hint="It will be scheduled when it comes home; cancel it there, by the number that a "
-            "peek shows",
+            hint="Wait until the syphon has moved it to the primary, then peek at it and cancel it "
+            "by its sequence number",
         )
 
     @classmethod
     def while_diverted(cls, path: str) -> CancelImpossible:
         error = cls(
-            f"{path!r} is diverted, and a scheduled message waits at its primary",
-            hint="Cancel it when the entity is restored",
+            f"{path!r} is diverted; scheduled messages on its primary cannot be cancelled now",
+            hint="Repeat the call when the entity is restored",
         )
         error.is_transient = True
         return error
@@ -537,8 +542,8 @@ class AlreadyPaired(PairingError, ConfigurationError):
 
 
 class FactoryClosed(PairingError):
-    """A factory, or something made by it, was used after it was closed."""
+    """A factory, or an object created by it, was used after it was closed."""
 
 
 class FactoryFaulted(PairingError):
-    """A factory that was given up because of what happened to its partner (L1)."""
+    """A factory that can no longer be used, because its partner was closed or has faulted (L1)."""

@@ -38,10 +38,10 @@ from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.frames import PROTOCOL_AMQP, PROTOCOL_SASL
 from twinbus.amqp.limits import (
     PERFORMATIVE_COUNT_MAX,
-    STRANGER_COMPOUND_COUNT_MAX,
-    STRANGER_FRAME_BYTES_MAX,
-    STRANGER_LINKS_MAX,
-    STRANGER_SESSIONS_MAX,
+    PRE_AUTH_COMPOUND_COUNT_MAX,
+    PRE_AUTH_FRAME_BYTES_MAX,
+    PRE_AUTH_LINKS_MAX,
+    PRE_AUTH_SESSIONS_MAX,
 )
 from twinbus.amqp.message.message import AmqpValue, Message
 from twinbus.amqp.message.properties import Properties
@@ -58,28 +58,28 @@ BEGIN = Begin(next_outgoing_id=0, incoming_window=2_048, outgoing_window=2_048)
 def test_case_167_a_stranger_has_four_links_to_cbs(peer: RawPeer) -> None:
     """M13: an SDK opens two; with 1,020 of them each stranger held a megabyte."""
     peer.to(Stage.BEGUN)
-    for number in range(STRANGER_LINKS_MAX):
+    for number in range(PRE_AUTH_LINKS_MAX):
         peer.say(sender("$cbs", number) if number % 2 else receiver("$cbs", number))
         assert peer.wait_for(Attach).handle == number
 
-    assert peer.say(receiver("$cbs", STRANGER_LINKS_MAX)).verdict() == ended(RESOURCE_LIMIT)
+    assert peer.say(receiver("$cbs", PRE_AUTH_LINKS_MAX)).verdict() == ended(RESOURCE_LIMIT)
 
 
 def test_case_167_a_stranger_has_eight_sessions(peer: RawPeer) -> None:
     """M13: an SDK begins one."""
     peer.to(Stage.OPENED)
-    for channel in range(STRANGER_SESSIONS_MAX):
+    for channel in range(PRE_AUTH_SESSIONS_MAX):
         peer.say(frame(BEGIN, channel=channel))
         peer.wait_for(Begin)
 
-    said = frame(BEGIN, channel=STRANGER_SESSIONS_MAX)
+    said = frame(BEGIN, channel=PRE_AUTH_SESSIONS_MAX)
     assert peer.say(said).verdict() == closed(RESOURCE_LIMIT)
 
 
 def test_case_167_links_that_are_refused_do_not_count(peer: RawPeer) -> None:
     """M6: a client that is too early learns that it is, as often as it tries."""
     peer.to(Stage.BEGUN)
-    for number in range(3 * STRANGER_LINKS_MAX):
+    for number in range(3 * PRE_AUTH_LINKS_MAX):
         said = sender("vault", number)
         assert peer.say(said).verdict() == detached("amqp:unauthorized-access")
 
@@ -87,7 +87,7 @@ def test_case_167_links_that_are_refused_do_not_count(peer: RawPeer) -> None:
 def test_case_167_a_large_frame_of_a_stranger_is_refused_by_its_head(peer: RawPeer) -> None:
     """M13: although the open has announced a megabyte, which counts from the token on."""
     opened = peer.to(Stage.OPENED)
-    opened.say(struct.pack(">IBBH", STRANGER_FRAME_BYTES_MAX + 1, 2, 0, 0))
+    opened.say(struct.pack(">IBBH", PRE_AUTH_FRAME_BYTES_MAX + 1, 2, 0, 0))
 
     assert opened.verdict() == closed("amqp:connection:framing-error")
 
@@ -98,13 +98,13 @@ def test_case_167_what_was_announced_counts_from_the_token_on(
     """M13: frames, links and sessions; the counterpart of the tests above."""
     queue = broker.fresh_queue()
     peer.to(Stage.AUTHORIZED)
-    for number in range(2 * STRANGER_LINKS_MAX):
+    for number in range(2 * PRE_AUTH_LINKS_MAX):
         peer.say(sender(queue, FIRST_FREE_HANDLE + number))
         assert peer.wait_for(Attach).target is not None
     large = Message(body=bytes(200_000)).encode()
     peer.say(transfer(FIRST_FREE_HANDLE, 1, large))
     assert repr(peer.verdict()) == "accepted"
-    for channel in range(1, 2 * STRANGER_SESSIONS_MAX):
+    for channel in range(1, 2 * PRE_AUTH_SESSIONS_MAX):
         peer.say(frame(BEGIN, channel=channel))
         peer.wait_for(Begin)
 
@@ -131,7 +131,7 @@ def test_case_167_a_stranger_has_few_elements(peer: RawPeer, where: str) -> None
     """M13: a map of thousands is not built before anybody knows for whom."""
     peer.to(Stage.BEGUN)
     # Above what a stranger may have, below what a performative may have with a token.
-    pairs = (STRANGER_COMPOUND_COUNT_MAX + PERFORMATIVE_COUNT_MAX) // 4
+    pairs = (PRE_AUTH_COMPOUND_COUNT_MAX + PERFORMATIVE_COUNT_MAX) // 4
     many = {Symbol(f"k{number}"): number for number in range(pairs)}
     if where == "attach":
         source = Source(address="$cbs", dynamic_node_properties=many)

@@ -132,7 +132,7 @@ def test_case_19_letter_case_makes_no_other_queue(broker: BrokerProcess) -> None
     for spelling in (name, name.lower(), name.upper()):
         status, told = broker.http("PUT", f"{QUEUES}/{spelling}", {}, token=token)
         assert status == 409
-        assert told["error"].startswith(f"The queue {name.lower()!r} exists already.")
+        assert told["error"].startswith(f"Queue {name.lower()!r} already exists.")
         with connected(broker.port, broker.token(path=name.swapcase())) as client:
             sender = client.attach_sender(f"amqps://LOCALHOST/{spelling}")
             assert client.send(sender, Message(body=spelling.encode()).encode()) == Accepted()

@@ -41,8 +41,46 @@ EXAMPLES = [
 
 
 def test_an_error_reads_as_a_sentence_and_a_hint() -> None:
-    assert str(TwinbusError("it broke", hint="Mend it")) == "it broke. Mend it."
-    assert str(TwinbusError("it broke.")) == "it broke."
+    assert str(TwinbusError("it broke", hint="mend it")) == "It broke. Mend it."
+    assert str(TwinbusError("it broke.")) == "It broke."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("the queue is full", "The queue is full."),
+        ("broken", "Broken."),
+        ("a, b and c are missing", "A, b and c are missing."),
+        ("retries, for example", "Retries, for example."),
+        ("Already right", "Already right."),
+        ("", ""),
+        ("  ", ""),
+        # What is not a plain word keeps its spelling.
+        ("backlog_queue_count is 0", "backlog_queue_count is 0."),
+        ("open.max-frame-size is not a uint", "open.max-frame-size is not a uint."),
+        ("contoso.servicebus.windows.net refused", "contoso.servicebus.windows.net refused."),
+        ("localhost:5672 refused", "localhost:5672 refused."),
+        ("x-ms-path is missing", "x-ms-path is missing."),
+        ("--from is later than --to", "--from is later than --to."),
+        ("'orders' is disabled", "'orders' is disabled."),
+        ("queuePattern is empty", "queuePattern is empty."),
+        ("sha256 differs", "sha256 differs."),
+        ("3 messages are left", "3 messages are left."),
+        ("newid() takes nothing", "newid() takes nothing."),
+        ("über uns", "über uns."),
+        # So do commands and formats.
+        ("pip install 'twinbus[azure]'", "pip install 'twinbus[azure]'."),
+        ("twinbus serve needs a port", "twinbus serve needs a port."),
+        ("servicebus has no option 'que'", "servicebus has no option 'que'."),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name(
+    text: str, sentence: str
+) -> None:
+    error = TwinbusError(text, hint=text)
+    assert (error.sentence, error.hint) == (sentence, sentence)
+    error.advise("another hint")
+    assert error.hint == "Another hint."
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)

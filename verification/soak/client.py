@@ -67,7 +67,7 @@ class Client(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self._connection.heard(time.monotonic())
+        self._connection.note_read(time.monotonic())
         for event in self._connection.receive(data):
             if isinstance(event, DeliveriesReceived):
                 for single in event.singles():

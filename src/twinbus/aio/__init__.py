@@ -1,4 +1,4 @@
-"""Paired namespaces for asyncio: everything an application imports.
+"""Paired namespaces for asyncio: all names that an application imports.
 
 from twinbus.aio import BrokeredMessage, MessagingFactory, NamespaceManager
 from twinbus.aio import SendAvailabilityPairedNamespaceOptions
@@ -9,7 +9,7 @@ manager = NamespaceManager.from_connection_string(secondary_text)
 await primary.pair_namespace(SendAvailabilityPairedNamespaceOptions(manager, secondary))
 
 orders = primary.create_queue_client("orders")
-await orders.send(BrokeredMessage(b"..."))     # goes home, or to the backlog until it can
+await orders.send(BrokeredMessage(b"..."))     # to the primary, or to the backlog
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The AMQP connection: its state machine and its idle timeout.
-
-Silence on a connection: when to send a heartbeat, and when a peer counts as gone.
-
-One AMQP 1.0 connection, either role, without I/O.
+"""One AMQP 1.0 connection, in either role, without I/O: its state machine and its idle timeout.
 
     bytes in  --> feed() --> next_events(), frame by frame   (or receive(): all at once)
     calls     --> write() --> take_output() --> bytes out
@@ -10,15 +6,15 @@ One AMQP 1.0 connection, either role, without I/O.
 
     header(SASL) -> mechanisms/init/outcome -> header(AMQP) -> open -> sessions -> close
 
-Rule 1: it reads no clock; whoever runs the connection says when something was heard or written.
-Rule 2: a peer is told half of the silence that it is given, as AMQP 1.0 section 2.4.5 advises.
-        We keep half of the silence that a peer told us, for the same reason.
-Rule 3: nothing of AMQP is looked at before the SASL exchange is over, and nothing of a session
+Rule 1: it reads no clock; its user passes the time of each read and write.
+Rule 2: the open announces half of the idle timeout that is enforced, as AMQP 1.0 section 2.4.5
+        advises. Heartbeats are sent at half of the peer's idle timeout, for the same reason.
+Rule 3: no AMQP frame is accepted before the SASL exchange is over, and no frame of a session
         before the open.
-Rule 4: whatever the peer sends, next_events() returns events; a violation becomes a close
-        frame with a condition and a sentence, and a ConnectionClosed event.
-Rule 5: whoever answers the peer acts on the events of one frame before asking for the next, so
-        that the engine never runs ahead of its user.
+Rule 4: for all input, next_events() returns events; a violation becomes a close frame with a
+        condition and a description, and a ConnectionClosed event.
+Rule 5: the user handles the events of one frame before it requests the next, so that the engine
+        is never ahead of its user.
 """
 
 from __future__ import annotations
@@ -66,64 +62,64 @@ _MS_PER_S = 1_000
 
 
 class IdleWatch:
-    """What one connection knows of its two directions."""
+    """When a connection last received and sent bytes, and when it must send or close."""
 
     def __init__(self, idle_timeout_s: float) -> None:
         self._silence_max_s = idle_timeout_s * 2 or None
         self._heartbeat_period_s: float | None = None
-        self._heard_at_s: float | None = None
-        self._wrote_at_s: float | None = None
+        self._read_at_s: float | None = None
+        self._written_at_s: float | None = None
 
-    def remote_says(self, idle_time_out_ms: int | None) -> None:
-        """The peer's open: what it expects to hear at least. None and 0 mean nothing."""
+    def set_remote_timeout(self, idle_time_out_ms: int | None) -> None:
+        """The idle timeout in the peer's open. None and 0 mean no timeout."""
         if idle_time_out_ms:
             self._heartbeat_period_s = idle_time_out_ms / _MS_PER_S / 2
 
-    def heard(self, now_s: float) -> None:
-        """Something came from the peer."""
-        self._heard_at_s = now_s
+    def note_read(self, now_s: float) -> None:
+        """Bytes were received from the peer."""
+        self._read_at_s = now_s
 
-    def wrote(self, now_s: float) -> None:
-        """Something was sent to the peer."""
-        self._wrote_at_s = now_s
+    def note_write(self, now_s: float) -> None:
+        """Bytes were sent to the peer."""
+        self._written_at_s = now_s
 
     def next_timer_s(self) -> float | None:
-        """When one of the two questions below may change its answer."""
+        """When the result of one of the two functions below may change."""
         times = [
             at_s + period_s
             for at_s, period_s in (
-                (self._wrote_at_s, self._heartbeat_period_s),
-                (self._heard_at_s, self._silence_max_s),
+                (self._written_at_s, self._heartbeat_period_s),
+                (self._read_at_s, self._silence_max_s),
             )
             if at_s is not None and period_s is not None
         ]
         return min(times, default=None)
 
     def is_peer_gone(self, now_s: float) -> bool:
-        """Nothing was heard for too long."""
-        if self._silence_max_s is None or self._heard_at_s is None:
+        """Whether nothing was received for longer than the idle timeout."""
+        if self._silence_max_s is None or self._read_at_s is None:
             return False
-        return now_s - self._heard_at_s >= self._silence_max_s
+        return now_s - self._read_at_s >= self._silence_max_s
 
     def owes_heartbeat(self, now_s: float) -> bool:
-        """The peer should hear something now."""
+        """Whether a heartbeat must be sent now."""
         if self._heartbeat_period_s is None:
             return False
-        return self._wrote_at_s is None or now_s - self._wrote_at_s >= self._heartbeat_period_s
+        return self._written_at_s is None or now_s - self._written_at_s >= self._heartbeat_period_s
 
 
-# The smallest frame size AMQP allows a peer to ask for, and the largest SASL frame.
+# The smallest max-frame-size that AMQP allows, and the largest SASL frame.
 FRAME_SIZE_BYTES_MIN = 512
 
-# An open comes before any size was agreed, so 512 bytes would be its limit too. Clients that
-# introduce themselves at length (product, platform, user agent) come close to that or pass it.
+# An open is sent before any size is agreed, so 512 bytes would be its limit too. The opens of
+# clients with many properties (product, platform, user agent) are close to that or larger.
 OPEN_FRAME_BYTES_MAX = 8_192
 
-# A peer that wants to hear from us more often than this only wants to keep us busy.
+# A shorter timeout would cost too many heartbeats.
 REMOTE_IDLE_TIMEOUT_MS_MIN = 1_000
 
-# An attach with its filters, a disposition with the reasons of a dead letter; a payload is not
-# part of it. It may become twenty times as much in memory.
+# An attach with its filters, a disposition with the reasons of a dead letter, without a payload.
+# It may take twenty times as many bytes in memory.
 PERFORMATIVE_BYTES_MAX = 65_536
 
 
@@ -143,15 +139,15 @@ class ConnectionState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionOptions:
-    """How we introduce ourselves."""
+    """What our open contains, and the limits of the connection."""
 
     container_id: str
     hostname: str | None = None
-    """Client role: the host we think we talk to."""
+    """Client role: the host of the connection."""
     limits: AmqpLimits = DEFAULT_LIMITS
     """What the open announces, and what counts unless ``early_limits`` do."""
     early_limits: AmqpLimits | None = None
-    """What counts until lift_limits() is called, for a peer that has not shown a token."""
+    """What counts until lift_limits() is called, for a peer that is not authenticated yet."""
     properties: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -162,21 +158,21 @@ class Connection:
         self.role = role
         self.options = options
         self.limits = options.early_limits or options.limits
-        """Those that count now."""
+        """The limits that count now."""
         self.phase = ConnectionState.SASL_HEADER
         self.remote_open: Open | None = None
         self.remote_frame_size_bytes_max = FRAME_SIZE_BYTES_MIN
         self.sessions: dict[int, Session] = {}
         """By the channel the peer sends on."""
         self._begun: dict[int, Session] = {}
-        """Client role: by our own channel, until the peer has answered."""
+        """Client role: by our own channel, until the peer has responded."""
         self._ended_channels: set[int] = set()
         self._partial_bytes = 0
         self._frames = FrameBuffer(FRAME_SIZE_BYTES_MIN)
         self._out: list[bytes] = []
-        self._last_words: list[bytes] = []
-        self._told: list[Session] = []
-        """Sessions whose window has to be, or is being, opened again with the next output."""
+        self._final_output: list[bytes] = []
+        self._window_updates: list[Session] = []
+        """Sessions whose window is opened again with the next output."""
         self._has_sent_open = False
         self._runs = TransferRunReader(self._frames, self.limits)
         self._idle = IdleWatch(self.limits.idle_timeout_s)
@@ -197,7 +193,7 @@ class Connection:
 
     @property
     def has_output(self) -> bool:
-        return bool(self._last_words if self.is_closed else self._out or self._told)
+        return bool(self._final_output if self.is_closed else self._out or self._window_updates)
 
     @property
     def output_count(self) -> int:
@@ -205,18 +201,18 @@ class Connection:
         return len(self._out)
 
     def take_output(self) -> bytes:
-        """Everything there is to send now. What was written after the close is not."""
-        told, self._told = self._told, []
-        for session in told:
+        """Everything that is to be sent now, without what was written after the close."""
+        updates, self._window_updates = self._window_updates, []
+        for session in updates:
             session.update_window()
         out, self._out = self._out, []
         if self.is_closed:
-            out, self._last_words = self._last_words, []
+            out, self._final_output = self._final_output, []
         return b"".join(out)
 
     def schedule_window_update(self, session: Session) -> None:
-        """The peer learns of the session's new window when the output is taken, not earlier."""
-        self._told.append(session)
+        """Send the session's new window when the output is taken, not earlier."""
+        self._window_updates.append(session)
 
     # -- input ----------------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class Connection:
         return self._frames.buffered_bytes + self._partial_bytes
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take bytes from the peer and act on all of them."""
+        """Take bytes from the peer and handle all of them."""
         self.feed(data)
         events: list[Event] = []
         while (more := self.next_events()) is not None:
@@ -234,12 +230,12 @@ class Connection:
         return events
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the peer; next_events() acts on them."""
+        """Take bytes from the peer; next_events() handles them."""
         if self.phase is not ConnectionState.CLOSED:
             self._frames.feed(data)
 
     def next_events(self) -> list[Event] | None:
-        """Act on one frame: what happened; None when no whole frame is left."""
+        """Handle one frame: its events; None when no whole frame is left."""
         if self.phase is ConnectionState.CLOSED:
             return None
         events: list[Event] = []
@@ -260,7 +256,7 @@ class Connection:
         if frame is None:
             return False
         if frame.pos == frame.end:
-            raise AmqpError(Condition.NOT_ALLOWED, "An empty frame came before the open.")
+            raise AmqpError(Condition.NOT_ALLOWED, "An empty frame was sent before the open.")
         self._on_handshake_frame(frame, events)
         return True
 
@@ -296,7 +292,7 @@ class Connection:
         return True
 
     def _session(self, channel: int) -> Session | None:
-        """The session a frame is for; None when it was ended and the frame comes too late."""
+        """The session of a frame; None when the session has ended, so that the frame is ignored."""
         session = self.sessions.get(channel)
         if session is None and channel not in self._ended_channels:
             raise AmqpError(Condition.NOT_ALLOWED, f"No session was begun on channel {channel}.")
@@ -308,12 +304,12 @@ class Connection:
             return False
         expected = PROTOCOL_SASL if self.phase is ConnectionState.SASL_HEADER else PROTOCOL_AMQP
         if header != expected:
-            # The answer to a wrong header is the right one, then silence.
+            # The response to a wrong header is the right one, then the connection ends.
             self.write(expected)
             self._end()
             events.append(
                 ConnectionClosed(
-                    Error(Condition.FRAMING_ERROR, "The peer does not speak AMQP 1.0 with SASL.")
+                    Error(Condition.FRAMING_ERROR, "The peer does not use AMQP 1.0 with SASL.")
                 )
             )
             return False
@@ -334,7 +330,7 @@ class Connection:
         if (frame.type == FRAME_SASL) is not wants_sasl:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                "Finish the SASL exchange before AMQP frames, and do not return to it.",
+                "Finish the SASL exchange before the first AMQP frame, and do not begin it again.",
             )
         budget = Budget(self.limits)
         performative, position = decode_performative(frame.buf, frame.pos, frame.end, budget)
@@ -350,9 +346,9 @@ class Connection:
         if self.role is Role.CLIENT:
             self._on_sasl_of_server(performative)
             return
-        outcome, is_good = sasl.judge(performative)
+        outcome, is_accepted = sasl.accept_init(performative)
         self.write(outcome)
-        if is_good:
+        if is_accepted:
             self.phase = ConnectionState.AMQP_HEADER
             return
         self._end()
@@ -360,9 +356,9 @@ class Connection:
         events.append(ConnectionClosed(Error(Condition.UNAUTHORIZED_ACCESS, sentence)))
 
     def _on_sasl_of_server(self, performative: Performative) -> None:
-        choice = sasl.choose(performative, self.options.hostname)
-        if choice is not None:
-            self.write(choice)
+        init = sasl.respond(performative, self.options.hostname)
+        if init is not None:
+            self.write(init)
             return
         self.phase = ConnectionState.AMQP_HEADER
         self.write(PROTOCOL_AMQP)
@@ -392,15 +388,17 @@ class Connection:
         if performative.max_frame_size < FRAME_SIZE_BYTES_MIN:
             raise AmqpError(
                 Condition.INVALID_FIELD,
-                f"max-frame-size must be at least {FRAME_SIZE_BYTES_MIN}.",
+                f"max-frame-size must be at least {FRAME_SIZE_BYTES_MIN}, "
+                f"got {performative.max_frame_size}.",
             )
         idle_ms = performative.idle_time_out
         if idle_ms and idle_ms < REMOTE_IDLE_TIMEOUT_MS_MIN:
             raise AmqpError(
                 Condition.INVALID_FIELD,
-                f"idle-time-out must be 0 or at least {REMOTE_IDLE_TIMEOUT_MS_MIN} ms.",
+                f"idle-time-out must be 0 or at least {REMOTE_IDLE_TIMEOUT_MS_MIN} ms, "
+                f"got {idle_ms}.",
             )
-        self._idle.remote_says(idle_ms)
+        self._idle.set_remote_timeout(idle_ms)
         self.remote_open = performative
         self.remote_frame_size_bytes_max = min(
             performative.max_frame_size, self.options.limits.frame_size_bytes_max
@@ -410,13 +408,13 @@ class Connection:
         events.append(Opened(performative))
 
     def lift_limits(self) -> None:
-        """The peer has shown who it is: from the next frame on it may use what was announced."""
+        """The peer is authenticated: from the next frame on the announced limits count."""
         limits = self.limits = self._runs.limits = self.options.limits
         if self.phase is ConnectionState.RUNNING:
             self._frames.frame_size_bytes_max = limits.frame_size_bytes_max
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Say goodbye, with a reason if there is one; nothing can be sent afterwards."""
+        """Send a close, with an error if there is one; nothing can be sent afterwards."""
         if self.phase is ConnectionState.CLOSED:
             return
         if self.phase in (ConnectionState.OPEN, ConnectionState.RUNNING):
@@ -428,13 +426,13 @@ class Connection:
 
     def _end(self) -> None:
         self.phase = ConnectionState.CLOSED
-        self._last_words, self._out = self._out, []
+        self._final_output, self._out = self._out, []
 
     def abandon(self) -> None:
-        """The transport is gone: give back at once what would wait for the garbage collector."""
+        """The transport is closed: release at once what would wait for the garbage collector."""
         self._end()
-        self._last_words = []
-        self._told = []
+        self._final_output = []
+        self._window_updates = []
         self._frames.clear()
         for session in self.sessions.values():
             session.abandon()
@@ -443,7 +441,7 @@ class Connection:
     # -- sessions -------------------------------------------------------------------------
 
     def begin_session(self, channel: int = 0) -> Session:
-        """Client role: start a session; SessionBegun tells when the peer has agreed."""
+        """Client role: begin a session; SessionBegun is returned when the peer has responded."""
         session = self._begun[channel] = Session(self, channel)
         session.begin(None)
         return session
@@ -497,7 +495,9 @@ class Connection:
             -1 if begin.remote_channel is None else begin.remote_channel, None
         )
         if session is None:
-            raise AmqpError(Condition.NOT_ALLOWED, "The begin answers no session of ours.")
+            raise AmqpError(
+                Condition.NOT_ALLOWED, "The begin is not a response to a begin of this side."
+            )
         self.sessions[channel] = session
         session.on_begin(begin)
         events.append(SessionBegun(session))
@@ -516,11 +516,11 @@ class Connection:
         return sum(len(session.links) for session in self.sessions.values())
 
     def keep_partial(self, size: int) -> None:
-        """A delivery that has not ended grew by so much."""
+        """A delivery that has not ended grew by ``size`` bytes."""
         if self._partial_bytes + size > self.limits.partial_bytes_per_connection_max:
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                "Too many bytes of unfinished deliveries. Finish some before you begin others.",
+                "Unfinished deliveries have too many bytes. Finish some before you begin others.",
             )
         self._partial_bytes += size
 
@@ -530,25 +530,25 @@ class Connection:
 
     # -- time -----------------------------------------------------------------------------
 
-    def heard(self, now_s: float) -> None:
-        """Something came from the peer."""
-        self._idle.heard(now_s)
+    def note_read(self, now_s: float) -> None:
+        """Bytes were received from the peer."""
+        self._idle.note_read(now_s)
 
-    def wrote(self, now_s: float) -> None:
-        """Something was sent to the peer."""
-        self._idle.wrote(now_s)
+    def note_write(self, now_s: float) -> None:
+        """Bytes were sent to the peer."""
+        self._idle.note_write(now_s)
 
     def next_timer_s(self) -> float | None:
-        """When handle_timer() wants to be called."""
+        """When handle_timer() must be called."""
         return self._idle.next_timer_s() if self.phase is ConnectionState.RUNNING else None
 
     def handle_timer(self, now_s: float) -> list[Event]:
-        """Send a heartbeat, or give up on a silent peer, if it is time."""
+        """Send a heartbeat, or close the connection of a silent peer, if it is time."""
         if self.phase is not ConnectionState.RUNNING:
             return []
         if self._idle.is_peer_gone(now_s):
             error = AmqpError(
-                Condition.RESOURCE_LIMIT_EXCEEDED, "The peer was silent for too long."
+                Condition.RESOURCE_LIMIT_EXCEEDED, "The peer sent nothing within the idle timeout."
             )
             self.close(error)
             return [ConnectionClosed(wire_error(error))]

@@ -1,4 +1,4 @@
-"""The error, and the states that a delivery can be in.
+"""The error, and the states of a delivery.
 
 Rule 1: every field of these is always written, nulls included. The Azure SDK reads them by
         position, and a send whose error has two fields instead of three waits for ever.
@@ -28,7 +28,7 @@ KINDS["error"] = composite_kind("an error", lambda value: type(value) is Error)
 @composite(0x23, "amqp:received:list", "uint! ulong!")
 @dataclass(slots=True)
 class Received:
-    """A delivery that has arrived up to this point; not an outcome."""
+    """A delivery that was received up to this point; not an outcome."""
 
     section_number: int
     section_offset: int
@@ -51,13 +51,13 @@ class Rejected:
 @composite(0x26, "amqp:released:list", "")
 @dataclass(slots=True)
 class Released:
-    """Given back untouched; it does not count as a delivery."""
+    """Released without an attempt; it does not count as a delivery."""
 
 
 @composite(0x27, "amqp:modified:list", "boolean boolean fields")
 @dataclass(slots=True)
 class Modified:
-    """Given back after an attempt: abandoned, or deferred when undeliverable here."""
+    """Returned after an attempt: abandoned, or deferred when undeliverable here."""
 
     delivery_failed: bool | None = None
     undeliverable_here: bool | None = None
@@ -84,7 +84,7 @@ def encode_state(state: DeliveryState) -> bytes:
 STATE_ACCEPTED: Final = encode_state(Accepted())
 STATE_RELEASED: Final = encode_state(Released())
 STATE_REJECTED: Final = encode_state(Rejected())
-"""Without an error: the answer to a dead-lettering, where an error would mean that it failed."""
+"""Without an error: the response to dead-lettering, where an error would mean that it failed."""
 STATE_ABANDONED: Final = encode_state(Modified(delivery_failed=True, undeliverable_here=False))
 STATE_DEFERRED: Final = encode_state(Modified(delivery_failed=True, undeliverable_here=True))
 STATE_MODIFIED: Final = STATE_ABANDONED

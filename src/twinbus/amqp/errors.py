@@ -1,16 +1,16 @@
-"""Everything that can go wrong on the wire, as one family.
+"""The errors of the AMQP layer, as one family.
 
-    AmqpError                 has a condition, a sentence, and maybe an info map
-    ├── DecodeError           bytes that are not the value they claim to be
+    AmqpError                 has a condition, a sentence, and optionally an info map
+    ├── DecodeError           bytes that are not a valid value
     │   ├── TooManySections   a batch of too many messages
     │   └── CostlyValue       a value with too many elements or keys
     ├── FramingError          bytes that are not a frame
-    └── EncodeError           a Python value that has no AMQP form (also a ValueError)
+    └── EncodeError           a Python value that has no AMQP type (also a ValueError)
 
 Rule 1: decoders raise DecodeError, the frame buffer raises FramingError, encoders raise
-        EncodeError, and nothing else; whatever a peer sends can be answered with ``condition``.
-Rule 2: a description is written for the peer: one sentence and a way out, never a
-        traceback, never the peer's own bytes at length.
+        EncodeError, and nothing else; each has the ``condition`` that is sent to the peer.
+Rule 2: a description is written for the peer: one sentence and the next step, never a
+        traceback, never many of the peer's own bytes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Condition(StrEnum):
 
 
 class AmqpError(Exception):
-    """A fault with an answer: ``condition`` and ``description`` go into the error field."""
+    """An error that is sent to the peer: ``condition`` and ``description`` of its error field."""
 
     def __init__(
         self, condition: str, description: str, info: dict[Any, Any] | None = None
@@ -79,30 +79,30 @@ class DecodeError(AmqpError):
 
 
 class TooManySections(DecodeError):
-    """A body of more sections than a receiver could be asked to read, or a batch of as many."""
+    """A body, or a batch, of more sections than a receiver can read in reasonable time."""
 
     def __init__(self, count_max: int) -> None:
         super().__init__(
-            f"A batch may have {count_max} messages, and a message as many sections in its body. "
+            f"A batch may have {count_max} messages, and the body of a message as many sections. "
             "Send several smaller ones."
         )
-        # The Azure SDK knows this one, and tells its caller that the message is too large.
+        # The Azure SDK raises an error for this condition that means that the message is too large.
         self.condition = str(Condition.LINK_MESSAGE_SIZE_EXCEEDED)
 
 
 class CostlyValue(DecodeError):
-    """Valid bytes whose elements or keys are too many for what building them would cost."""
+    """Valid bytes with so many elements or keys that building them would cost too much."""
 
 
 class FramingError(AmqpError):
-    """Bytes that cannot be cut into frames; the connection has to be closed."""
+    """Bytes that cannot be split into frames; the connection has to be closed."""
 
     def __init__(self, description: str, info: dict[Any, Any] | None = None) -> None:
         super().__init__(Condition.FRAMING_ERROR, description, info)
 
 
 class EncodeError(AmqpError, ValueError):
-    """A value that has no AMQP form. It is our caller's mistake, never the peer's."""
+    """A value that has no AMQP type: an error of the caller, never of the peer."""
 
     def __init__(self, description: str, info: dict[Any, Any] | None = None) -> None:
         super().__init__(Condition.INTERNAL_ERROR, description, info)

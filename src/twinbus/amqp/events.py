@@ -1,4 +1,4 @@
-"""What a peer did, as values. The engine returns them; whoever runs it acts on them."""
+"""What a peer did, as values. The engine returns them; its user handles them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Opened:
 
 @dataclass(slots=True)
 class SessionBegun:
-    """A session can be used (client role: the peer has answered)."""
+    """A session can be used (client role: the peer has responded)."""
 
     session: Session
 
 
 @dataclass(slots=True)
 class SessionEnded:
-    """A session and all its links are gone."""
+    """A session and all its links have ended."""
 
     session: Session
     error: Error | None
@@ -38,14 +38,14 @@ class SessionEnded:
 
 @dataclass(slots=True)
 class LinkAttached:
-    """The peer asks for a link (answer with accept or refuse), or has answered ours."""
+    """The peer requests a link (respond with accept or refuse), or has responded to ours."""
 
     link: SenderLink | ReceiverLink
 
 
 @dataclass(slots=True)
 class LinkDetachedEvent:
-    """A link is gone."""
+    """A link was detached."""
 
     link: SenderLink | ReceiverLink
     error: Error | None
@@ -53,14 +53,14 @@ class LinkDetachedEvent:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """The peer updated its credit on a link we send on, or asks to drain it."""
+    """The peer updated its credit on a link we send on, or requests to drain it."""
 
     link: SenderLink
 
 
 @dataclass(slots=True)
 class LinkDrained:
-    """The peer has sent all that it had for a link we receive on, and gave the credit back."""
+    """The peer has sent all available messages on a link we receive on, and returned the credit."""
 
     link: ReceiverLink
 
@@ -82,8 +82,8 @@ class DeliveryReceived:
     payload: bytes
     settled: bool
     is_repeat: bool
-    """The delivery id is not a new one on this link. The Azure SDK's aio sender, used from several
-    tasks at once, does that with the very same message and also with another one."""
+    """The delivery id is not a new one on this link. The Azure SDK's aio sender, used by several
+    tasks at once, repeats an id with the same message and also with another one."""
     tag: bytes = b""
 
 
@@ -111,7 +111,7 @@ class DeliveriesReceived:
 
 @dataclass(slots=True)
 class DispositionReceived:
-    """The peer says what became of deliveries; ``role`` is True when it received them."""
+    """The peer reports the outcome of deliveries; ``role`` is True if it received them."""
 
     session: Session
     role: bool
@@ -127,7 +127,7 @@ class ConnectionClosed:
 
     error: Error | None
     is_remote: bool = False
-    """The peer closed it, and the error is in its words."""
+    """The peer closed it; the error text is the peer's."""
 
 
 Event = (

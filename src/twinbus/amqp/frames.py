@@ -1,14 +1,14 @@
-"""Cutting a byte stream into AMQP frames, and making frames.
+"""Splits a byte stream into AMQP frames, and encodes frames.
 
     0        4     5      6         8        doff*4              size
     | size   | doff | type | channel | (ext) | performative | payload |
 
-Rule 1: the size of a frame is checked as soon as its head is here, before another byte of it is
-        kept. 0 is a size like any other, and too small.
-Rule 2: a frame is a window (buf, pos, end) on the received bytes; no frame is copied that
-        arrived whole.
-Rule 3: the work is proportional to the bytes, whether thousands of frames come in one chunk or
-        one frame comes byte by byte: pieces are joined once, when their frame is whole.
+Rule 1: the size of a frame is checked as soon as its head has arrived, before another byte of it
+        is kept. 0 is too small, like any size below that of a head.
+Rule 2: a frame is a window (buf, pos, end) on the received bytes; a frame that arrived whole is
+        not copied.
+Rule 3: the cost is proportional to the bytes, whether thousands of frames arrive in one chunk or
+        one frame arrives byte by byte: pieces are joined once, when their frame is whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD_BYTES: Final = 8
 _HEAD: Final = struct.Struct(">IBBH")
 
 HEARTBEAT: Final = _HEAD.pack(HEAD_BYTES, 2, FRAME_AMQP, 0)
-"""An empty frame: all that idle peers have to say."""
+"""An empty frame, which idle peers send."""
 
 
 @dataclass(slots=True)
@@ -48,21 +48,21 @@ class Frame:
 
 
 class FrameBuffer:
-    """Bytes go in with feed(); the protocol header and the frames come out, in order."""
+    """Received bytes, added by feed(); returns the protocol header and the frames, in order."""
 
     __slots__ = ("_chunk", "_need", "_pos", "_tail", "frame_size_bytes_max")
 
     def __init__(self, frame_size_bytes_max: int) -> None:
         self.frame_size_bytes_max = frame_size_bytes_max
         """May be changed between frames, for example once a peer has authenticated."""
-        self._chunk = b""  # received bytes that are cut at the moment, from _pos on
+        self._chunk = b""  # received bytes that are being split, from _pos on
         self._pos = 0
         self._tail = bytearray()  # what was received after _chunk
-        self._need = HEAD_BYTES  # bytes from _pos on without which nothing can come out
+        self._need = HEAD_BYTES  # bytes from _pos on that are needed for the next result
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that were fed and have not come out yet."""
+        """Bytes that were fed and not returned yet."""
         return len(self._chunk) - self._pos + len(self._tail)
 
     def feed(self, data: bytes) -> None:
@@ -72,12 +72,12 @@ class FrameBuffer:
             self._tail += data
 
     def clear(self) -> None:
-        """Give all bytes back."""
+        """Release all bytes."""
         self._chunk, self._pos, self._need = b"", 0, HEAD_BYTES
         self._tail = bytearray()
 
     def next_header(self) -> bytes | None:
-        """The 8 bytes of a protocol header, whatever they say, or None until they are here."""
+        """The 8 bytes of a protocol header, unchecked, or None until they have arrived."""
         if not self._reach(HEAD_BYTES):
             return None
         start = self._pos
@@ -85,10 +85,10 @@ class FrameBuffer:
         return self._chunk[start : self._pos]
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until it is here; FramingError if it cannot be one."""
+        """The next whole frame, or None until it has arrived; FramingError if it is invalid."""
         if len(self._chunk) - self._pos < self._need and not self._reach(self._need):
             if self._pos == len(self._chunk):
-                # A connection that rests keeps nothing of what it said last.
+                # An idle connection does not keep its last bytes.
                 self._chunk, self._pos = b"", 0
             return None
         start = self._pos
@@ -104,7 +104,7 @@ class FrameBuffer:
         return Frame(kind, channel, self._chunk, start + doff * 4, end)
 
     def window(self) -> tuple[bytes, int]:
-        """The bytes at hand and the position of the next frame in them, for transfer_runs.py."""
+        """The received bytes and the position of the next frame in them, for transfer_runs.py."""
         return self._chunk, self._pos
 
     def advance(self, pos: int) -> None:
@@ -113,7 +113,7 @@ class FrameBuffer:
         self._need = HEAD_BYTES
 
     def _reach(self, count: int) -> bool:
-        """Have ``count`` bytes from _pos on in _chunk, or say that they are not here yet."""
+        """Have ``count`` bytes from _pos on in _chunk; False if they have not arrived yet."""
         have = len(self._chunk) - self._pos
         if have >= count:
             return True
@@ -127,12 +127,12 @@ class FrameBuffer:
 
 def _framing_error(size: int, doff: int, kind: int, size_max: int) -> FramingError:
     if size > size_max:
-        return FramingError(f"a frame of {size} bytes is larger than {size_max}. Split it.")
+        return FramingError(f"A frame may have at most {size_max} bytes, got {size}. Split it.")
     if size < HEAD_BYTES:
-        return FramingError(f"a frame declares {size} bytes; its head alone has {HEAD_BYTES}.")
+        return FramingError(f"A frame has at least {HEAD_BYTES} bytes, got {size}.")
     if doff < 2 or doff * 4 > size:
-        return FramingError(f"a frame of {size} bytes has its data offset at {doff * 4} bytes.")
-    return FramingError(f"frame type {kind} is neither AMQP (0) nor SASL (1).")
+        return FramingError(f"A frame of {size} bytes has its data offset at {doff * 4} bytes.")
+    return FramingError(f"Frame type {kind} is neither AMQP (0) nor SASL (1).")
 
 
 def encode_frame(
@@ -143,4 +143,4 @@ def encode_frame(
     try:
         return _HEAD.pack(size, 2, frame_type, channel) + performative + payload
     except struct.error as error:
-        raise EncodeError(f"channel {channel} or a frame of {size} bytes is too large.") from error
+        raise EncodeError(f"Channel {channel} or a frame of {size} bytes is too large.") from error

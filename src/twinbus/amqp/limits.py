@@ -2,8 +2,8 @@
 
 Rule 1: a limit that guards memory is checked against the declared number, before anything of
         that size is built.
-Rule 2: counts are a budget of the whole frame or message (see Budget), because many small
-        allowances add up to a large one.
+Rule 2: counts are a budget of the whole frame or message (see Budget), because many small counts
+        add up to a large one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmqpLimits:
-    """What one peer may ask of us. The defaults are the broker's."""
+    """What one peer may use. The defaults are the broker's."""
 
     frame_size_bytes_max: int = 1_048_576
     """The largest frame we accept, offered in our open. 1 MiB is what the Azure SDK offers us,
@@ -22,7 +22,7 @@ class AmqpLimits:
 
     nesting_max: int = 64
     """Compounds and described values inside one another. The Azure SDK stops at 64 as well: what
-    is deeper could be stored and then never be received."""
+    is nested deeper could be stored and then never be received."""
 
     compound_count_max: int = 65_536
     """Elements of all lists, maps and arrays in one message together, which is stored and never
@@ -41,7 +41,7 @@ class AmqpLimits:
     ms."""
 
     body_sections_max: int = 4_500
-    """Data sections of one body: the messages of a batch. Service Bus takes as many in its
+    """Data sections of one body: the messages of a batch. Service Bus accepts as many in its
     Standard tier; a batch of 1 MiB could hold 104,000."""
 
     channel_max: int = 255
@@ -59,7 +59,7 @@ class AmqpLimits:
 
     link_text_characters_max: int = 1_024
     """The name of a link, and the addresses of its source and target. An entity's path has at
-    most 260 characters; the names that the SDKs make up have less than 200."""
+    most 260 characters; the names that the SDKs generate have less than 200."""
 
     unsettled_per_link_max: int = 2_048
     """Deliveries a receiver may leave unsettled, whatever credit it grants."""
@@ -87,44 +87,44 @@ class AmqpLimits:
     """A peer that has not opened its connection by then is closed (slow-loris guard)."""
 
     token_timeout_s: float = 60.0
-    """A peer that has opened and not shown a valid token by then is closed: otherwise anybody
-    could take all the connections there are."""
+    """A peer that has opened and not sent a valid token by then is closed: otherwise any client
+    could use all connections of the broker."""
 
     pre_auth_bytes_max: int = 65_536
-    """What we buffer for a peer that has not shown who it is. The whole handshake of the SDK,
+    """What is buffered for a peer that is not authenticated yet. The whole handshake of the SDK,
     token included, is under 4 KB."""
 
     idle_timeout_s: float = 240.0
-    """Silence after which a peer is gone. Service Bus uses 240 s; the SDK's keep-alive thread
-    can be 30 s late, so under 120 s would cut healthy clients."""
+    """Idle time after which a connection ends. Service Bus uses 240 s; the SDK's keep-alive thread
+    can be 30 s late, so that less than 120 s would disconnect healthy clients."""
 
     def before_token(self) -> AmqpLimits:
-        """What a peer may ask of us that has not shown who it is: room for a handshake and for a
-        token, and for nothing else. What the open announces is what counts afterwards."""
+        """What a peer may use that is not authenticated yet: enough for a handshake and a token.
+        The limits that the open announces count afterwards."""
         return replace(
             self,
-            frame_size_bytes_max=min(self.frame_size_bytes_max, STRANGER_FRAME_BYTES_MAX),
-            compound_count_max=min(self.compound_count_max, STRANGER_COMPOUND_COUNT_MAX),
-            body_sections_max=min(self.body_sections_max, STRANGER_SECTIONS_MAX),
+            frame_size_bytes_max=min(self.frame_size_bytes_max, PRE_AUTH_FRAME_BYTES_MAX),
+            compound_count_max=min(self.compound_count_max, PRE_AUTH_COMPOUND_COUNT_MAX),
+            body_sections_max=min(self.body_sections_max, PRE_AUTH_SECTIONS_MAX),
             sessions_per_connection_max=min(
-                self.sessions_per_connection_max, STRANGER_SESSIONS_MAX
+                self.sessions_per_connection_max, PRE_AUTH_SESSIONS_MAX
             ),
-            links_per_connection_max=min(self.links_per_connection_max, STRANGER_LINKS_MAX),
+            links_per_connection_max=min(self.links_per_connection_max, PRE_AUTH_LINKS_MAX),
             partial_bytes_per_connection_max=min(
                 self.partial_bytes_per_connection_max, self.pre_auth_bytes_max
             ),
         )
 
 
-# A token of an identity provider has 2 to 16 KB; all else that comes before one is smaller.
-STRANGER_FRAME_BYTES_MAX: Final = 32_768
-# A token with all that stands around it has about 40 elements, an open of a talkative client 60.
-STRANGER_COMPOUND_COUNT_MAX: Final = 512
+# A token of an identity provider has 2 to 16 KB; all other frames before it are smaller.
+PRE_AUTH_FRAME_BYTES_MAX: Final = 32_768
+# A request with a token has about 40 elements, an open with many properties 60.
+PRE_AUTH_COMPOUND_COUNT_MAX: Final = 512
 # A request with a token has one section in its body.
-STRANGER_SECTIONS_MAX: Final = 16
+PRE_AUTH_SECTIONS_MAX: Final = 16
 # Clients use one session and two links to $cbs for the first token; some begin others meanwhile.
-STRANGER_SESSIONS_MAX: Final = 8
-STRANGER_LINKS_MAX: Final = 4
+PRE_AUTH_SESSIONS_MAX: Final = 8
+PRE_AUTH_LINKS_MAX: Final = 4
 
 
 DEFAULT_LIMITS: Final = AmqpLimits()
@@ -135,12 +135,12 @@ STORED_LIMITS: Final = AmqpLimits(
     hashed_key_cost_max=1 << 26,
     body_sections_max=1 << 26,
 )
-"""For messages that were taken once: what came in is read again, also what an older version took
-and what the broker itself has added to."""
+"""For stored messages: every message that was accepted once can be read again, also from an older
+version and with what the broker has added."""
 
 VALUE_COST: Final = 3
 """What a list, map, array or described value that is built takes from the budget beside its
-elements: making one takes as long as three or four small elements."""
+elements: creating one takes as long as three or four small elements."""
 
 PERFORMATIVE_COUNT_MAX: Final = 1_024
 """Elements of one performative, counted as for value_count_max. The largest that SDKs send, an
@@ -153,29 +153,29 @@ an unusual form: with compound_count_max a message has 2,048 of them."""
 PROPERTY_ELEMENT_COST: Final = 31
 """What a name or value of the application properties takes from the budget of a message: with
 compound_count_max there are 1,024 properties at most. Service Bus limits their bytes only, to
-64 KB; what has more names than this is a body. A rule that looks at them builds them all, in up
+64 KB; more names than this belong into the body. A rule that reads them builds them all, in up
 to 2 ms."""
 
 ANNOTATION_ELEMENT_COST: Final = 63
-"""The same for annotations, which are built and written again when the message is taken: 512 of
-them, in up to 2 ms. The SDKs send three."""
+"""The same for annotations, which are built and written again when the message is accepted: 512
+of them, in up to 2 ms. The SDKs send three."""
 
 NESTED_ELEMENT_COST: Final = 128
-"""The same for what stands in a list, map or array inside of an annotation."""
+"""The same for the elements of a list, map or array inside of an annotation."""
 
 
 class Budget:
-    """What is left of the counts while one frame or message is decoded.
+    """The remaining counts while one frame or message is decoded.
 
-    Make one for each frame or message. A budget that ended in a DecodeError is spent.
+    Create one for each frame or message. A budget cannot be used after a DecodeError.
     """
 
     __slots__ = ("items", "keys", "levels", "sections")
 
     def __init__(self, limits: AmqpLimits = DEFAULT_LIMITS, *, is_built: bool = True) -> None:
-        """``is_built=False`` is for a message that is checked and stored as it is."""
+        """``is_built=False`` is for a message that is checked and stored, not decoded."""
         self.items = limits.compound_count_max
-        """Elements that compounds may still have, and what else is counted with them."""
+        """Elements that compounds may still have, and costs that are counted with them."""
         if is_built and self.items > limits.value_count_max:
             self.items = limits.value_count_max
         self.keys = limits.hashed_key_cost_max
@@ -183,4 +183,4 @@ class Budget:
         self.sections = limits.body_sections_max
         """Data sections that a body may have."""
         self.levels = limits.nesting_max
-        """Levels that compounds and described values may still descend."""
+        """Levels of nesting that compounds and described values may still have."""

@@ -1,4 +1,4 @@
-"""One link: a one-way street for deliveries, with credit.
+"""One link: deliveries in one direction, with credit.
 
 Rule 1: credit is absolute. The receiver states ``delivery-count + link-credit``; the sender
         subtracts what it has sent since, so messages that cross a flow are counted once.
@@ -40,30 +40,30 @@ class Link:
     def __init__(self, session: Session, handle: int, name: str) -> None:
         self.session = session
         self.handle = handle
-        """The number both sides of a served link use; a client's own number."""
+        """Server role: the number that both sides use. Client role: our own number."""
         self.name = name
         self.remote: Attach | None = None
         self.is_attached = False
         self.is_detached = False
         self.owner: Any = None
-        """Whatever the user of the engine hangs onto the link."""
+        """An object of the engine's user."""
 
     role = ROLE_SENDER
 
     def forget_partial(self) -> None:
-        """Give up a delivery that has begun and not ended."""
+        """Discard a delivery that has begun and not ended."""
 
     @property
     def peer(self) -> Attach:
         """The attach frame the peer sent."""
         if self.remote is None:
-            raise RuntimeError(f"the peer has not answered the attach of link {self.name!r}")
+            raise RuntimeError(f"The peer has not responded to the attach of link {self.name!r}.")
         return self.remote
 
     def forget_details(self) -> None:
-        """The attach was acted on: keep what tells the link from others, and where it leads.
+        """The attach was handled: keep the name, the handle and the addresses of the link only.
 
-        A peer may put a frame's worth of filters and properties into each of a thousand.
+        A peer may fill a frame with filters and properties for each of a thousand links.
         """
         peer = self.peer
         self.remote = Attach(
@@ -86,7 +86,7 @@ class Link:
         snd_settle_mode: int | None = None,
         rcv_settle_mode: int | None = None,
     ) -> None:
-        """Answer the peer's attach, unless the link is gone again already."""
+        """Respond to the peer's attach, unless the link was detached again."""
         if self.is_detached:
             return
         peer = self.peer
@@ -110,7 +110,7 @@ class Link:
         )
 
     def refuse(self, error: AmqpError) -> None:
-        """Answer the peer's attach with no terminus, then detach: the standard refusal.
+        """Respond to the peer's attach without a terminus, then detach: the standard refusal.
 
         The Azure SDK reads the exact condition only from this form.
         """
@@ -179,19 +179,19 @@ class ReceiverLink(Link):
         self._first: Transfer | None = None
 
     def grant(self, credit: int) -> None:
-        """Let the peer send up to ``credit`` more, and keep it topped up at that."""
+        """Let the peer send up to ``credit`` more; replenish() renews this credit."""
         self.credit_target = credit
         self.credit = credit
         self.session.send_flow(self)
 
     def drain(self) -> None:
-        """Ask the peer for what it has at hand and for the rest of the credit; see Drained."""
+        """Request the available messages and the remaining credit; see LinkDrained."""
         self.credit_target = 0
         self.is_draining = True
         self.session.send_flow(self, drain=True)
 
     def on_drained(self, flow: Flow) -> bool:
-        """The peer's side of a drain; False when the flow is about something else."""
+        """Handle the peer's response to a drain; False when the flow is not one."""
         if not self.is_draining or not flow.drain or flow.link_credit:
             return False
         self.is_draining = False
@@ -201,7 +201,7 @@ class ReceiverLink(Link):
         return True
 
     def replenish(self) -> None:
-        """Top the credit up when half of it is used."""
+        """Renew the credit when half of it is used."""
         if self.credit * 2 <= self.credit_target and not self.is_detached:
             self.grant(self.credit_target)
 
@@ -226,7 +226,7 @@ class ReceiverLink(Link):
         elif transfer.delivery_id is not None and transfer.delivery_id != first.delivery_id:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                "A new delivery began before the one under way on this link was finished.",
+                "A delivery began before the previous delivery on this link was finished.",
             )
         return self._receive_part(first, transfer, payload)
 
@@ -252,8 +252,8 @@ class ReceiverLink(Link):
         if size > self.message_size_bytes_max:
             raise AmqpError(
                 Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-                f"The delivery has more than the {self.message_size_bytes_max} bytes that this "
-                "link allows. Send smaller messages or smaller batches.",
+                f"A delivery on this link may have at most {self.message_size_bytes_max} bytes. "
+                "Send smaller messages or smaller batches.",
             )
 
     def _count_delivery(self) -> None:
@@ -266,20 +266,20 @@ class ReceiverLink(Link):
         self._first = None
 
     def count_run(self, first_id: int, count: int) -> None:
-        """``count`` deliveries came with the ids that were next."""
+        """``count`` deliveries arrived with consecutive ids."""
         self.delivery_count = (self.delivery_count + count) & _WRAP
         self.credit -= count
         self.last_delivery_id = (first_id + count - 1) & _WRAP
 
     @property
     def next_run_id(self) -> int | None:
-        """The delivery id with which a run would go on; None in the middle of a delivery."""
+        """The delivery id that would continue a run; None in the middle of a delivery."""
         if self._first is not None or self.last_delivery_id is None or self.is_detached:
             return None
         return (self.last_delivery_id + 1) & _WRAP
 
     def is_repeat(self, delivery_id: int) -> bool:
-        """Whether this link has had that delivery id; remembers it if not."""
+        """Whether this link has had that delivery id; stores it if not."""
         last = self.last_delivery_id
         if last is not None and not serial_is_after(delivery_id, last):
             return True
@@ -304,7 +304,7 @@ class SenderLink(Link):
             behind = (self.delivery_count - start) & _WRAP
             if behind >= 0x80000000:
                 raise AmqpError(
-                    Condition.INVALID_FIELD, "The flow counts deliveries that were never sent."
+                    Condition.INVALID_FIELD, "The flow counts deliveries that were not sent."
                 )
             self.credit = max(0, flow.link_credit - behind)
         self.is_draining = bool(flow.drain)
@@ -315,8 +315,8 @@ class SenderLink(Link):
         self.credit -= count
         return self.session.reserve_delivery_ids(count)
 
-    def drained(self) -> None:
-        """Nothing more to send now: give the rest of the credit back."""
+    def complete_drain(self) -> None:
+        """No more messages are available: return the remaining credit."""
         self.delivery_count = (self.delivery_count + self.credit) & _WRAP
         self.credit = 0
         self.is_draining = False

@@ -4,12 +4,12 @@ of the specification and its defaults.
     decode_performative(bytes) -> Open | Begin | ... | SaslOutcome
     encode_performative(performative) -> bytes
 
-Rule 1: what is written in full and what may lose its trailing nulls is one set (ELIDED): the
-        Azure SDK reads the others by position.
-Rule 2: source and target keep every value of their maps with its type, so that an attach can be
-        answered with what was asked.
-Rule 3: transfer and disposition come by the thousand and have paths of their own (transfers.py),
-        which fall back to the general one for any shape they do not know.
+Rule 1: the performatives in ELIDED are written without trailing nulls, all others in full: the
+        Azure SDK reads them by position.
+Rule 2: source and target keep every value of their maps with its type, so that the
+        response to an attach can repeat them.
+Rule 3: transfer and disposition are the most frequent and have their own codec (transfers.py),
+        which uses the general one for any unusual shape.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ ROLE_RECEIVER: Final = True
 UINT_MAX: Final = 0xFFFFFFFF
 
 Symbols: TypeAlias = Array | Sequence[str] | None
-"""A field of one or many symbols: decoding gives a Symbol or an Array, and a Symbol, an Array or
+"""A field of one or many symbols: decoding returns a Symbol or an Array, and a Symbol, an Array or
 any sequence of strings can be encoded."""
 
 
@@ -154,7 +154,7 @@ class Target:
 @composite(0x30, "amqp:coordinator:list", "symbols")
 @dataclass(slots=True)
 class Coordinator:
-    """The target of a link that would control transactions."""
+    """The target of a link that controls transactions."""
 
     capabilities: Symbols = None
 
@@ -212,7 +212,7 @@ class Attach:
     name: str
     handle: int
     role: bool
-    """ROLE_SENDER or ROLE_RECEIVER: what the peer that says this is."""
+    """ROLE_SENDER or ROLE_RECEIVER: the role of the peer that sends the frame."""
     snd_settle_mode: int = 2
     rcv_settle_mode: int = 0
     source: Source | None = None
@@ -329,7 +329,7 @@ def decode_performative(buf: bytes, pos: int, end: int, budget: Budget) -> tuple
         return decode_disposition(buf, pos, end, budget)
     spec, pos = decode_descriptor(buf, pos, end, budget)
     if spec.cls not in _PERFORMATIVES:
-        raise DecodeError(f"{spec.name} is not a performative. A frame starts with one.")
+        raise DecodeError(f"The {spec.name} is not a performative. Begin a frame with one.")
     performative: tuple[Performative, int] = decode_fields(spec, buf, pos, end, budget)
     return performative
 

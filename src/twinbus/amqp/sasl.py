@@ -1,10 +1,10 @@
-"""The SASL exchange of both roles: anonymous, because the token is shown over ``$cbs`` later.
+"""The SASL exchange of both roles: anonymous, because the token is sent to ``$cbs`` later.
 
     server: mechanisms -->            --> outcome
     client:             <-- init
 
-Rule 1: each function takes what the other side said and returns what to say; a frame that has
-        no place in the exchange raises.
+Rule 1: each function takes the frame of the other side and returns the frame to send; a frame
+        that is not expected raises an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OK: Final = 0
 _REFUSED: Final = 1
 
 ANONYMOUS: Final = Symbol("ANONYMOUS")
-# The .NET client asks for the same under a name of its own.
+# The .NET client has another name for the same mechanism.
 MECHANISMS: Final = (Symbol("MSSBCBS"), ANONYMOUS)
 
 
@@ -35,21 +35,21 @@ def offer() -> bytes:
     return _frame(SaslMechanisms(list(MECHANISMS)))
 
 
-def judge(said: Performative) -> tuple[bytes, bool]:
-    """Server: the outcome for a client's choice, and whether it is a good one."""
-    if not isinstance(said, SaslInit):
+def accept_init(frame: Performative) -> tuple[bytes, bool]:
+    """Server: the outcome for a client's mechanism, and whether it is accepted."""
+    if not isinstance(frame, SaslInit):
         raise _unexpected()
-    is_good = said.mechanism in MECHANISMS
-    return _frame(SaslOutcome(_OK if is_good else _REFUSED)), is_good
+    is_accepted = frame.mechanism in MECHANISMS
+    return _frame(SaslOutcome(_OK if is_accepted else _REFUSED)), is_accepted
 
 
-def choose(said: Performative, hostname: str | None) -> bytes | None:
-    """Client: the choice, or None when the server has accepted it."""
-    if isinstance(said, SaslMechanisms):
+def respond(frame: Performative, hostname: str | None) -> bytes | None:
+    """Client: the init, or None when the server has accepted it."""
+    if isinstance(frame, SaslMechanisms):
         return _frame(SaslInit(ANONYMOUS, b"", hostname))
-    if not isinstance(said, SaslOutcome):
+    if not isinstance(frame, SaslOutcome):
         raise _unexpected()
-    if said.code != _OK:
+    if frame.code != _OK:
         raise AmqpError(Condition.UNAUTHORIZED_ACCESS, "The broker refused the SASL exchange.")
     return None
 

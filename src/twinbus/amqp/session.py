@@ -1,12 +1,12 @@
 """One session: the windows that limit transfers, and the links that share them.
 
-    incoming: transfers we allow the peer to send before it hears that the window is open again
-    outgoing: transfers the peer allows us; what exceeds it waits in the outbox
+    incoming: transfers that the peer may send before we open the window again
+    outgoing: transfers that the peer allows; further ones wait in the outbox
 
 Rule 1: an error that belongs to one link detaches that link; the session goes on.
 Rule 2: an error in the session's own counting ends the session; the connection goes on.
-Rule 3: frames for a link or session that we closed may still be on their way: they are
-        ignored, not errors (the Azure SDK detaches its management links after the end).
+Rule 3: frames for a link or session that we closed may still arrive: they are ignored, not
+        errors (the Azure SDK detaches its management links after the end).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WRAP = 0xFFFFFFFF
 # Frame header, transfer performative and its widest fields, rounded up.
 TRANSFER_OVERHEAD_BYTES_MAX = 128
 
-# A window as wide as this is never the bottleneck: credit decides.
+# This window never limits transfers: credit does.
 OUTGOING_WINDOW = 65_536
 
 AnyLink = SenderLink | ReceiverLink
@@ -78,7 +78,7 @@ class Session:
         self._incoming_left = connection.limits.incoming_window
         self._flow_at_id = 0
         """The next incoming id when the last flow was written."""
-        self._is_telling = False
+        self._is_update_scheduled = False
         self._next_outgoing_id = 0
         self._next_delivery_id = 0
         self._remote_window = 0
@@ -116,7 +116,7 @@ class Session:
 
     @property
     def payload_bytes_max(self) -> int:
-        """How much of a message fits into one frame."""
+        """How many bytes of a message fit into one frame."""
         return self.connection.remote_frame_size_bytes_max - TRANSFER_OVERHEAD_BYTES_MAX
 
     def reserve_delivery_ids(self, count: int) -> int:
@@ -141,16 +141,16 @@ class Session:
         self.send(flow)
 
     def _schedule_window_update(self) -> None:
-        if not self._is_telling:
-            self._is_telling = True
+        if not self._is_update_scheduled:
+            self._is_update_scheduled = True
             self.connection.schedule_window_update(self)
 
     def update_window(self) -> None:
-        """The output is about to leave: from now on the peer may use the window it tells of."""
+        """The output is sent now: from now on the peer may use the window that it announces."""
         window = self.connection.limits.incoming_window
         if self._incoming_left * 2 <= window and not self.is_ended:
             self.send_flow()
-        self._is_telling = False
+        self._is_update_scheduled = False
         self._incoming_left = window - ((self._next_incoming_id - self._flow_at_id) & _WRAP)
 
     # -- life -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Session:
             link.is_detached = True
 
     def abandon(self) -> None:
-        """The connection is gone; so are the links, without a word."""
+        """The connection is closed; so are the links, without a frame."""
         self.is_ended = True
         self._outbox.clear()
         for link in self.links.values():
@@ -193,14 +193,14 @@ class Session:
         self.owner = None
 
     def attach_sender(self, attach: Attach) -> SenderLink:
-        """Client role: ask for a link that we send on."""
+        """Client role: attach a link that we send on."""
         link = SenderLink(self, attach.handle, attach.name)
         self._names[link.name, link.role] = link
         self.send(attach)
         return link
 
     def attach_receiver(self, attach: Attach) -> ReceiverLink:
-        """Client role: ask for a link that we receive on."""
+        """Client role: attach a link that we receive on."""
         link = ReceiverLink(self, attach.handle, attach.name)
         self._names[link.name, link.role] = link
         self.send(attach)
@@ -212,31 +212,31 @@ class Session:
         self._names[link.name, link.role] = link
 
     def _unregister(self, link: Link) -> bool:
-        """Forget a link; whether it was known."""
+        """Remove a link; whether it was attached."""
         self._names.pop((link.name, link.role), None)
         link.forget_partial()
         return link.remote is not None and self.links.pop(link.remote.handle, None) is not None
 
     def forget_detached(self, link: Link) -> None:
-        """We detached first; until the peer answers, its frames for the handle are ignored."""
+        """We detached first; until the peer responds, its frames for the handle are ignored."""
         if self._unregister(link):
             self._detached_handles.add(link.peer.handle)
 
     # -- receiving ------------------------------------------------------------------------
 
     def receive_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
-        """Act on a transfer: the hot path of receive()."""
+        """Handle a transfer: the hot path of receive()."""
         try:
             self._on_transfer(transfer, payload, events)
         except AmqpError as error:
             self._fail(error, events)
 
     def run_room(self) -> int:
-        """How many transfers of a run may be taken without a look at each."""
+        """How many transfers of a run may be taken without checking each."""
         return max(0, self._incoming_left)
 
     def receive_run(self, run: DeliveriesReceived, events: list[Event]) -> None:
-        """Act on a run of transfers, each a whole delivery with the id that was expected."""
+        """Handle a run of transfers, each a whole delivery with the expected id."""
         count = len(run.payloads)
         self._next_incoming_id = (self._next_incoming_id + count) & _WRAP
         self._incoming_left -= count
@@ -246,7 +246,7 @@ class Session:
             self._schedule_window_update()
 
     def receive(self, performative: Performative, events: list[Event]) -> None:
-        """Act on any other frame of this session."""
+        """Handle any other frame of this session."""
         try:
             match performative:
                 case Flow():
@@ -291,7 +291,7 @@ class Session:
     ) -> None:
         if not isinstance(link, ReceiverLink):
             raise AmqpError(
-                Condition.NOT_ALLOWED, "A transfer came on a link that only sends to you."
+                Condition.NOT_ALLOWED, "A transfer was sent on a link that only receives."
             )
         whole = link.receive(transfer, payload)
         if whole is None:
@@ -356,7 +356,7 @@ class Session:
         last = first if disposition.last is None else disposition.last
         if last != first and not serial_is_after(last, first):
             raise AmqpError(
-                Condition.INVALID_FIELD, "A disposition's first delivery lies behind its last."
+                Condition.INVALID_FIELD, "The first delivery of a disposition is after its last."
             )
         events.append(
             DispositionReceived(
@@ -370,13 +370,13 @@ class Session:
         )
 
     def _on_attach(self, attach: Attach, events: list[Event]) -> None:
-        answered = self._answered(attach)
-        if answered is not None:
-            self._register(answered, attach)
-            answered.is_attached = True
-            if isinstance(answered, ReceiverLink):
-                answered.delivery_count = attach.initial_delivery_count or 0
-            events.append(LinkAttached(answered))
+        own = self._find_own_link(attach)
+        if own is not None:
+            self._register(own, attach)
+            own.is_attached = True
+            if isinstance(own, ReceiverLink):
+                own.delivery_count = attach.initial_delivery_count or 0
+            events.append(LinkAttached(own))
             return
         self._check_attach(attach)
         self._detached_handles.discard(attach.handle)
@@ -387,8 +387,8 @@ class Session:
             link.delivery_count = attach.initial_delivery_count or 0
         events.append(LinkAttached(link))
 
-    def _answered(self, attach: Attach) -> AnyLink | None:
-        """The link of ours that this attach answers (client role)."""
+    def _find_own_link(self, attach: Attach) -> AnyLink | None:
+        """The link that we attached and that this attach responds to (client role)."""
         ours = ROLE_RECEIVER if attach.role is ROLE_SENDER else ROLE_SENDER
         link = self._names.get((attach.name, ours))
         return link if link is not None and link.remote is None else None
@@ -417,14 +417,14 @@ class Session:
         if max(map(len, texts)) > limits.link_text_characters_max:
             raise AmqpError(
                 Condition.INVALID_FIELD,
-                "The name or an address of a link has more than the "
-                f"{limits.link_text_characters_max} characters allowed. Shorten it.",
+                "The name or an address of a link has more than "
+                f"{limits.link_text_characters_max} characters. Shorten it.",
             )
         if self.connection.link_count >= limits.links_per_connection_max:
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
                 f"A connection may have {limits.links_per_connection_max} links now. Detach one, "
-                "open another connection, or put a token to $cbs if there was none.",
+                "open another connection, or put a token to $cbs first.",
             )
 
     def _on_detach(self, detach: Detach, events: list[Event]) -> None:

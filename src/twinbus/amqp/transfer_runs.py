@@ -1,14 +1,14 @@
-"""Runs of transfers: what the frames of a busy sender have in common is compared, not decoded.
+"""Runs of transfers: a fast path that compares the similar frames of a busy sender.
 
 A sender that pipelines single messages writes frames that differ in four places only: the size of
-the frame, the delivery id, the tag and the payload. Once two such frames have been decoded, the
-next ones are recognised by their other bytes, at a fraction of the cost.
+the frame, the delivery id, the tag and the payload. After two such frames were decoded, the next
+ones are recognised by their other bytes, at a fraction of the cost.
 
     size | head ... 0x70 | id | tag head | tag | tail | payload
            equal           +1   equal            equal
 
-Rule 1: a run never refuses. The first frame that differs in any way, or has not arrived whole,
-        ends it, and is decoded like every other frame.
+Rule 1: a run never raises an error. The first frame that differs in any way, or has not arrived
+        whole, ends it, and is decoded like every other frame.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _WRAP: Final = 0xFFFFFFFF
 
-# Frames of one run: a sixth of a millisecond of work, after which others may have their turn.
+# Frames of one run: a sixth of a millisecond, after which other connections can be served.
 RUN_COUNT_MAX: Final = 64
 
 _LIST_HEADS: Final = {0xC0: 3, 0xD0: 9}
@@ -37,7 +37,7 @@ _HANDLE_SIZES: Final = {0x43: 1, 0x52: 2, 0x70: 5}
 
 @dataclass(slots=True)
 class TransferShape:
-    """Where the parts of a link's transfer frames are, and what the equal ones look like."""
+    """Where the parts of a link's transfer frames are, and the bytes of the equal parts."""
 
     link: ReceiverLink
     head: bytes
@@ -50,12 +50,11 @@ class TransferShape:
     settled: bool
 
 
-def shape_of(
+def read_shape(
     frame: Frame, stop: int, link: ReceiverLink, transfer: Transfer
 ) -> TransferShape | None:
-    """The shape of a frame whose performative ends at ``stop``; None if it has no such.
-
-    Only a whole message with a delivery id of four bytes and a short tag has one.
+    """The shape of a frame whose performative ends at ``stop``; None unless it is a whole message
+    with a delivery id of four bytes and a short tag.
     """
     if transfer.more or transfer.aborted or transfer.state is not None or transfer.resume:
         return None
@@ -66,7 +65,7 @@ def shape_of(
         return None
     start = pos - HEAD_BYTES
     if start + unpack_u32(buf, start)[0] != end:
-        # An extended header stands between the head and the performative.
+        # An extended header is between the head and the performative.
         return None
     tail_at = at + 7 + buf[at + 6]
     return TransferShape(
@@ -87,7 +86,7 @@ def take_run(
 ) -> tuple[list[bytes], list[bytes], int]:
     """The payloads and tags of the frames from ``pos`` on that fit the shape, and where they end.
 
-    Tags are for those who keep them: a receiver's lock tokens.
+    Tags are returned only for links that keep them: they are lock tokens.
     """
     payloads: list[bytes] = []
     tags: list[bytes] = []
@@ -119,7 +118,7 @@ def take_run(
 
 
 class TransferRunReader:
-    """Takes runs out of a connection's frames, for the link that was last seen to send one."""
+    """Reads runs from a connection's frames, for the link that last sent one."""
 
     def __init__(self, frames: FrameBuffer, limits: AmqpLimits) -> None:
         self._frames = frames
@@ -127,13 +126,13 @@ class TransferRunReader:
         self._shape: TransferShape | None = None
 
     def learn(self, session: Session, transfer: Transfer, frame: Frame, position: int) -> None:
-        """Remember how a link's transfers look once one follows another."""
+        """Store the shape of a link's transfers when one follows another."""
         link = session.links.get(transfer.handle)
         if isinstance(link, ReceiverLink) and link.next_run_id == transfer.delivery_id:
-            self._shape = shape_of(frame, position, link, transfer)
+            self._shape = read_shape(frame, position, link, transfer)
 
     def take(self, events: list[Event]) -> bool:
-        """Take the frames at hand that look like the last ones; whether there were any."""
+        """Take the received frames that have the stored shape; whether there were any."""
         shape = self._shape
         if shape is None:
             return False

@@ -1,6 +1,6 @@
-"""Transfer and disposition: the two performatives that come by the thousand.
+"""Transfer and disposition: the two most frequent performatives.
 
-Rule 1: the shapes that peers really send (a short list of small fields) are read by
+Rule 1: the shapes that peers send in practice (a short list of small fields) are read by
         amqp/codec/fixed_fields.py and written from templates; every other shape goes to the general
         decoder.
 """
@@ -70,7 +70,7 @@ _DISPOSITION_CODES: Final = (BOOLEAN, UINT, UINT, BOOLEAN, STATE, BOOLEAN)
 _DISPOSITION_DEFAULTS: Final = (None, None, None, False, None, False)
 
 TRANSFER_START: Final = b"\x00\x53\x14"
-"""How nearly every transfer begins; a peer may write the descriptor in other ways."""
+"""How nearly every transfer begins; a peer may encode the descriptor in other ways."""
 _DISPOSITION: Final = b"\x00\x53\x15"
 _TRANSFER_SHORT: Final = TRANSFER_START + b"\xc0"
 _DISPOSITION_SHORT: Final = _DISPOSITION + b"\xc0"
@@ -99,7 +99,7 @@ _FORMATS: Final = {
     b"\x70\x00\x00\x00\x00": 0,
     b"\x70\x80\x01\x37\x00": 0x80013700,
 }
-# How the list goes on behind the tag: format, settled and more, then nulls, written out or not.
+# What follows the tag: format, settled and more, then nulls, written or omitted.
 _PLAIN_ENDS: Final = {
     code + flags + nulls: (number, _SETTLED[flags[:1]], 3 + 1 + len(flags) + len(nulls))
     for code, number in _FORMATS.items()
@@ -148,7 +148,7 @@ def _decode_general(
     budget.items = min(budget.items, PERFORMATIVE_COUNT_MAX)
     spec, pos = decode_descriptor(buf, pos, end, budget)
     if spec is not SPECS[cls]:
-        raise DecodeError(f"a {SPECS[cls].name} is expected here and this is a {spec.name}.")
+        raise DecodeError(f"A {SPECS[cls].name} is expected here, got {spec.name}.")
     return decode_fields(spec, buf, pos, end, budget)
 
 
@@ -183,7 +183,9 @@ def encode_transfer(
             + _TRANSFER_END(0x70, message_format, _CODE_OF[settled], _CODE_OF[more])
         )
     except struct.error as error:
-        raise EncodeError("a transfer has a number out of range or a tag too long.") from error
+        raise EncodeError(
+            "A transfer has a number out of range or a tag that is too long."
+        ) from error
 
 
 def encode_disposition(
@@ -206,5 +208,5 @@ def encode_disposition(
                 _DISPOSITION_LONG, size + 3, 6, role_code, 0x70, first, 0x70, last, settled_code
             )
     except struct.error as error:
-        raise EncodeError("a disposition has a delivery-id out of range.") from error
+        raise EncodeError("A disposition has a delivery-id out of range.") from error
     return head + state_bytes + _NOT_BATCHABLE

@@ -1,9 +1,9 @@
-"""The types of what a caller gave, checked where it was given.
+"""Type checks of arguments.
 
-Rule 1: an argument of the wrong type is refused when a value is built from it, with a sentence
-        that names the argument, what it must be, and what it is. Otherwise it would surface as an
-        AttributeError of something else, much later.
-Rule 2: a text is never repeated: it may be a connection string.
+Rule 1: an argument of the wrong type is refused at once, with an error that contains its name, the
+        allowed types and its type. Otherwise it would cause an AttributeError elsewhere, much
+        later.
+Rule 2: the value is never repeated: a text may be a connection string.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from twinbus.errors import ConfigurationError
 
 __all__ = ["check_type", "is_number", "type_shown"]
 
-# Where an application imports from what is defined elsewhere.
-_FRONT_DOORS = {
+# The public package from which applications import names that an internal package defines.
+_PUBLIC_PACKAGES = {
     "twinbus.sync": "twinbus",
     "twinbus.cost": "twinbus",
     "twinbus.encoding": "twinbus",
@@ -28,7 +28,7 @@ _FRONT_DOORS = {
 def check_type(
     name: str, value: object, *kinds: type, is_optional: bool = False, hint: str
 ) -> None:
-    """Refuse a value that is of none of these types."""
+    """Raise ConfigurationError unless the value has one of these types."""
     if isinstance(value, kinds) or (is_optional and value is None):
         return
     wanted = " or ".join(map(_type_shown, kinds)) + (" or None" if is_optional else "")
@@ -36,7 +36,7 @@ def check_type(
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number, which True and NaN are not."""
+    """Whether the value is a number; booleans and NaN are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return not math.isnan(value)
@@ -51,7 +51,7 @@ def _type_shown(kind: type) -> str:
     package = ".".join(kind.__module__.split(".")[:2])
     if not package.startswith("twinbus"):
         return "an object" if kind is object else f"{_article(kind.__name__)} {kind.__name__}"
-    name = f"{_FRONT_DOORS.get(package, package)}.{kind.__name__}"
+    name = f"{_PUBLIC_PACKAGES.get(package, package)}.{kind.__name__}"
     return f"a {name}"
 
 

@@ -1,8 +1,8 @@
-"""Time as a value: the two clocks the broker needs, read in one place.
+"""The monotonic clock and the wall clock, read together.
 
-Locks and timers run on the monotonic clock, so that a jump of the wall clock can neither
-free a locked message nor hold it for ever. What people see (enqueued time, time to live,
-schedules) is wall time. Pure code receives an ``Instant`` and never reads a clock itself.
+Locks and timers use the monotonic clock, so that a jump of the wall clock can neither end a lock
+early nor keep it for ever. Times that users see (enqueued time, time to live, schedules) are wall
+time. Pure code receives an ``Instant`` and never reads a clock itself.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Final, NamedTuple, Protocol
 
 from twinbus.errors import ConfigurationError
 
-# Ten years at once: beyond that nothing is tested but the calendar.
+# Ten years at once: more than any duration of the broker.
 ADVANCE_S_MAX: Final = 10 * 366 * 86_400.0
 
 
 class Instant(NamedTuple):
-    """One moment on both clocks."""
+    """One point in time on both clocks."""
 
     monotonic_s: float
     wall_ms: int
 
     def later_s(self, at_ms: int) -> float:
-        """When the monotonic clock will show what the wall clock calls ``at_ms``."""
+        """The monotonic time that corresponds to the wall time ``at_ms``."""
         return self.monotonic_s + (at_ms - self.wall_ms) / 1000
 
 
 class Clock(Protocol):
-    """Whatever can say what time it is."""
+    """A source of the current time."""
 
     def now(self) -> Instant:
-        """The current moment."""
+        """The current time."""
 
 
 class SystemClock:
@@ -43,10 +43,10 @@ class SystemClock:
 
 
 class AdjustableClock:
-    """A clock that somebody can move: a test passes a quarter of an hour in a millisecond.
+    """A clock that can be moved forward, so that a test need not wait.
 
-    It runs with the machine's clocks unless it ``is_manual``: then it stands still between two
-    calls of advance(). It only ever goes forward. Whoever set a timer by it is told of a jump.
+    It runs with the machine's clocks unless it ``is_manual``: then its time changes only by
+    advance(). It never goes back. Subscribers are called after each advance().
     """
 
     def __init__(self, start: Instant | None = None, *, is_manual: bool = False) -> None:
@@ -67,22 +67,23 @@ class AdjustableClock:
 
     @property
     def advanced_s(self) -> float:
-        """How far it was moved so far."""
+        """The sum of all advances, in seconds."""
         return self._advanced_s
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks forward, then tell everybody who listens."""
+        """Move both clocks forward, then call the subscribers."""
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or not 0 <= seconds <= ADVANCE_S_MAX:
             raise ConfigurationError(
-                f"a clock cannot be moved by {seconds!r:.40}",
-                hint=f"Use seconds from 0 to {ADVANCE_S_MAX:g}: time only goes forward",
+                f"a clock cannot be advanced by {seconds!r:.40}",
+                hint=f"Use a number of seconds from 0 to {ADVANCE_S_MAX:g}",
             )
         self._advanced_s += seconds
         for listener in list(self._listeners):
             listener()
 
     def subscribe(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Be told when the clock was moved, on the mover's thread; returns how to stop that."""
+        """Call ``listener`` after each advance(), on the caller's thread; returns a function that
+        ends the subscription."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

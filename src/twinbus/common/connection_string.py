@@ -1,8 +1,10 @@
 """Connection strings: ``Endpoint=sb://host;SharedAccessKeyName=…;SharedAccessKey=…``.
 
-Rule 1: one reading or none. Doubled keys, two kinds of credential and odd hosts are refused.
-Rule 2: an error names the key that is wrong and never repeats a value: values are secrets.
-Rule 3: plain text (no TLS) beyond this machine needs ``UseDevelopmentEmulator=true``, said aloud.
+Rule 1: a string with more than one meaning is refused: repeated keys, two kinds of credential,
+        invalid host names.
+Rule 2: an error names the invalid key and never repeats a value: values are secrets.
+Rule 3: a connection without TLS to another machine needs an explicit
+        ``UseDevelopmentEmulator=true``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from twinbus.errors import ConfigurationError, ConnectionStringError, InvalidEnt
 
 __all__ = ["ConnectionString", "namespace_at", "parse_connection_string"]
 
-# Endpoint, names and keys at their longest come to about 1,000 characters, a signature to 2,000.
+# The longest endpoint, names and keys have about 1,000 characters, a signature has 2,000.
 CONNECTION_STRING_LENGTH_MAX: Final = 8_192
 HOST_LENGTH_MAX: Final = 253
 
@@ -49,7 +51,7 @@ _PLAIN_TEXT = re.compile(r"[ -~]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionString:
-    """Where a namespace is and how to get in. Its repr shows no secret."""
+    """The address of a namespace and a credential for it. Its repr shows no secret."""
 
     host: str
     """Lower case; an IPv6 address without its brackets."""
@@ -62,7 +64,7 @@ class ConnectionString:
     entity_path: str | None = None
     use_development_emulator: bool = False
     unknown_keys: tuple[str, ...] = ()
-    """Keys that were there and mean nothing to us; their values are not kept."""
+    """Unknown keys of the string; their values are not kept."""
 
     @property
     def uses_tls(self) -> bool:
@@ -87,7 +89,7 @@ class ConnectionString:
         return f"{self.scheme}://{host}" + (f":{self.port}" if self.port else "")
 
     def to_text(self) -> str:
-        """The whole string, secrets included: for the user's eyes and for clients, not for logs."""
+        """The whole string, secrets included: for users and clients, never for logs."""
         parts: list[tuple[str, str | None]] = [
             (_ENDPOINT, self.endpoint),
             (_KEY_NAME, self.shared_access_key_name),
@@ -101,16 +103,16 @@ class ConnectionString:
 
 
 def parse_connection_string(text: str, *, entity_path: str | None = None) -> ConnectionString:
-    """Read a connection string; ``entity_path`` is what the caller wants to use it for.
+    """Parse a connection string; ``entity_path`` is the entity that the caller uses it for.
 
-    Raises ConnectionStringError. Warns, once for all, about keys that mean nothing to us.
+    Raises ConnectionStringError. Issues one warning for all unknown keys.
     """
     values, unknown = _split(text)
     if _ENDPOINT not in values:
         raise ConnectionStringError(
             "the connection string has no Endpoint",
             key=_ENDPOINT,
-            hint="It begins with Endpoint=sb://<host>",
+            hint="Begin it with Endpoint=sb://<host>",
         )
     _check_credential(values)
     scheme, host, port = _endpoint(values[_ENDPOINT])
@@ -128,26 +130,26 @@ def parse_connection_string(text: str, *, entity_path: str | None = None) -> Con
     _check_plain_text(parsed)
     if unknown:
         warnings.warn(
-            f"the connection string has keys that are not known: {', '.join(unknown)}",
+            f"The connection string has unknown keys: {', '.join(unknown)}",
             stacklevel=2,
         )
     return parsed
 
 
 def namespace_at(fully_qualified_namespace: str) -> ConnectionString:
-    """A namespace named by its host (and port) alone; it holds no credential."""
+    """The namespace at a host (and port), without a credential."""
     check_type(
         "fully_qualified_namespace",
         fully_qualified_namespace,
         str,
-        hint="Write it as contoso.servicebus.windows.net; the credential comes second",
+        hint="Use for example contoso.servicebus.windows.net, then the credential",
     )
     try:
         _scheme, host, port = _endpoint(f"sb://{fully_qualified_namespace}")
     except ConnectionStringError as error:
         raise ConfigurationError(
-            "the fully qualified namespace is not a plain host name",
-            hint="Write it as contoso.servicebus.windows.net, without a scheme",
+            "the fully qualified namespace is not a host name",
+            hint="Use for example contoso.servicebus.windows.net, without a scheme",
         ) from error
     return ConnectionString(host=host, port=port)
 
@@ -156,11 +158,12 @@ def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     if not isinstance(text, str):
         raise ConnectionStringError(
             f"a connection string must be a str, got {type_shown(text)}",
-            hint="It begins with Endpoint=sb://<host>",
+            hint="Begin it with Endpoint=sb://<host>",
         )
     if len(text) > CONNECTION_STRING_LENGTH_MAX:
         raise ConnectionStringError(
-            f"a connection string has at most {CONNECTION_STRING_LENGTH_MAX} characters"
+            f"a connection string has at most {CONNECTION_STRING_LENGTH_MAX} characters, "
+            f"got {len(text)}"
         )
     values: dict[str, str] = {}
     unknown: list[str] = []
@@ -169,7 +172,9 @@ def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
             continue
         name, value = _name_and_value(part)
         if name in values or name in unknown:
-            raise ConnectionStringError(f"{name} stands twice in the connection string", key=name)
+            raise ConnectionStringError(
+                f"the connection string has the key {name!r} twice", key=name
+            )
         if name.lower() in _KNOWN:
             values[name] = value
         else:
@@ -177,27 +182,28 @@ def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     if not values:
         raise ConnectionStringError(
             "the connection string is empty",
-            hint="Copy it from the namespace's access rules, or from what `twinbus serve` says",
+            hint="Copy it from an access rule, or from the output of `twinbus serve`",
         )
     return values, tuple(unknown)
 
 
 def _name_and_value(part: str) -> tuple[str, str]:
-    # Only the first "=" parts: base64 keys end with more of them.
+    # Only the first "=" separates: base64 keys end with more of them.
     written, equals, value = part.partition("=")
     written = written.strip()
     if not equals or not re.fullmatch(r"[A-Za-z]{1,40}", written, re.ASCII):
         raise ConnectionStringError(
             "a part of the connection string is not of the form Key=Value",
-            hint="Parts are separated by ';' and no value can hold one",
+            hint="Separate the parts by ';', and use no ';' in a value",
         )
     name = _KNOWN.get(written.lower(), written.lower())
     if not _PLAIN_TEXT.fullmatch(value) or value != value.strip():
         raise ConnectionStringError(
-            f"{name} has a blank at an end or a character that does not belong there", key=name
+            f"the value of {name!r} has a leading or trailing blank or an invalid character",
+            key=name,
         )
     if not value and name in _KNOWN.values():
-        raise ConnectionStringError(f"{name} is empty", key=name)
+        raise ConnectionStringError(f"the value of {name!r} is empty", key=name)
     return name, value
 
 
@@ -208,7 +214,7 @@ def _check_credential(values: dict[str, str]) -> None:
                 raise ConnectionStringError(
                     f"the connection string has both {name} and {_SIGNATURE}",
                     key=name,
-                    hint="Keep one of the two",
+                    hint="Remove one of the two",
                 )
         return
     for name in (_KEY_NAME, _KEY):
@@ -216,18 +222,20 @@ def _check_credential(values: dict[str, str]) -> None:
             raise ConnectionStringError(
                 f"the connection string has no {name}",
                 key=name,
-                hint=f"Give {_KEY_NAME} with {_KEY}, or {_SIGNATURE}",
+                hint=f"Add {_KEY_NAME} and {_KEY}, or {_SIGNATURE}",
             )
 
 
 def _endpoint(text: str) -> tuple[str, str, int | None]:
     match = _URL.fullmatch(text)
     if match is None:
-        raise ConnectionStringError("Endpoint is not of the form sb://<host>[:port]", key=_ENDPOINT)
+        raise ConnectionStringError(
+            "the value of Endpoint is not of the form sb://<host>[:port]", key=_ENDPOINT
+        )
     scheme = match["scheme"].lower()
     if scheme not in ("sb", "amqp", "amqps"):
         raise ConnectionStringError(
-            "Endpoint has a scheme that is not sb, amqp or amqps", key=_ENDPOINT
+            "the scheme of Endpoint is not sb, amqp or amqps", key=_ENDPOINT
         )
     return scheme, _host(match["host"].lower()), _port(match["port"])
 
@@ -240,9 +248,9 @@ def _host(text: str) -> str:
             text = ""
     if len(text) > HOST_LENGTH_MAX or not _HOST.fullmatch(text):
         raise ConnectionStringError(
-            "Endpoint has a host name that is not plain ASCII letters, digits, '.' and '-'",
+            "the host name of Endpoint may have ASCII letters, digits, '.' and '-' only",
             key=_ENDPOINT,
-            hint="Write an international name in its xn-- form, and no user name before the host",
+            hint="Use the xn-- form of an international name, and no user name before the host",
         )
     return text
 
@@ -252,39 +260,41 @@ def _port(text: str | None) -> int | None:
         return None
     if not _PORT.fullmatch(text) or int(text) > 65_535:
         raise ConnectionStringError(
-            "Endpoint has a port that is not a number from 1 to 65535", key=_ENDPOINT
+            "the port of Endpoint is not a number from 1 to 65535", key=_ENDPOINT
         )
     return int(text)
 
 
-def _entity_path(written: str | None, wanted: str | None) -> str | None:
-    if written is None:
+def _entity_path(given: str | None, wanted: str | None) -> str | None:
+    if given is None:
         return wanted
     try:
-        canonical = parse_entity_path(written)
+        canonical = parse_entity_path(given)
     except InvalidEntityPath:
         raise ConnectionStringError(
-            "EntityPath is not the path of an entity", key=_ENTITY_PATH
+            "the value of EntityPath is not the path of an entity", key=_ENTITY_PATH
         ) from None
     if wanted is not None and parse_entity_path(wanted) != canonical:
         raise ConnectionStringError(
-            f"EntityPath is not {wanted!r}, which the caller asked for",
+            f"EntityPath is not that of {wanted!r}, the entity to be used",
             key=_ENTITY_PATH,
             hint="Use the connection string of the namespace, or of that entity",
         )
-    return written
+    return given
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConnectionStringError(f"{_EMULATOR} is neither true nor false", key=_EMULATOR)
+        raise ConnectionStringError(
+            f"the value of {_EMULATOR} is neither true nor false", key=_EMULATOR
+        )
     return text.lower() == "true"
 
 
 def _check_plain_text(parsed: ConnectionString) -> None:
     if parsed.scheme == "amqp" and not (parsed.is_loopback or parsed.use_development_emulator):
         raise ConnectionStringError(
-            "Endpoint asks for plain text (amqp://) to another machine",
+            "Endpoint is another machine, without TLS (amqp://)",
             key=_ENDPOINT,
-            hint=f"Use sb:// or amqps://, or add {_EMULATOR}=true if the network is your own",
+            hint=f"Use sb:// or amqps://, or add {_EMULATOR}=true if you trust the network",
         )

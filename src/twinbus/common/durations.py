@@ -1,11 +1,10 @@
 """Durations as text.
 
-Durations as the service's XML spells them: ISO 8601, as in ``P1DT2H30M`` or ``PT0.5S``.
+    parse_duration_us, format_duration_us   ISO 8601, as in the service's XML: P1DT2H30M, PT0.5S
+    seconds                                 the short form of options and variables: 30s, 5m, 1h
 
-Microseconds in and out, because that is what a ``timedelta`` holds; what is finer is cut off.
-Years and months have no fixed length and are not understood.
-
-Times as people write them: on a command line, and in an environment variable.
+Rule 1: ISO 8601 durations have microseconds, as a ``timedelta`` has; finer digits are cut off.
+Rule 2: years and months have no fixed length and are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = [
 
 NEVER: Final = "P10675199DT2H48M5.4775807S"
 """The longest duration of .NET, which stands for "never"."""
-# No honest value is longer, and no number in it reaches what takes long to convert.
+# No valid value is longer, and its numbers are too short to take long to convert.
 DURATION_TEXT_LENGTH_MAX: Final = 64
 
 _ISO_DURATION = re.compile(
@@ -38,7 +37,7 @@ _UNITS_S: Final = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 
 
 
 def parse_duration_us(text: str) -> int | None:
-    """Microseconds of a duration; None when the text is none."""
+    """Microseconds of a duration; None if the text is not a duration."""
     match = _ISO_DURATION.fullmatch(text) if len(text) <= DURATION_TEXT_LENGTH_MAX else None
     if match is None or text[-1] in "PT":
         return None
@@ -47,7 +46,7 @@ def parse_duration_us(text: str) -> int | None:
 
 
 def format_duration_us(total_us: int) -> str:
-    """The shortest spelling of a duration in microseconds."""
+    """The shortest text of a duration in microseconds."""
     seconds, fraction_us = divmod(total_us, 1_000_000)
     days, seconds = divmod(seconds, 86_400)
     hours, seconds = divmod(seconds, 3_600)
@@ -62,7 +61,7 @@ def format_duration_us(total_us: int) -> str:
 
 
 _SHORT_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?", re.ASCII)
-# A hundred years: what is longer fits no calendar, and nobody waits for it.
+# A hundred years: dates of longer durations do not fit into a datetime.
 SECONDS_MAX = 36_500 * 86_400.0
 _UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -71,7 +70,9 @@ def seconds(text: str) -> float:
     """``250ms``, ``30s``, ``5m``, ``1h``, ``2d``, or a plain number of seconds."""
     match = _SHORT_DURATION.fullmatch(text.strip())
     if match is None:
-        raise ConfigurationError(f"{text!r:.40} is not a time", hint="Write it as 30s, 5m or 1h")
+        raise ConfigurationError(
+            f"{text!r:.40} is not a time", hint="Use for example 30s, 5m or 1h"
+        )
     found = float(match[1]) * _UNIT_S[match[2]]
     if found > SECONDS_MAX:
         raise ConfigurationError(f"{text!r:.40} is too long a time", hint="Use 36500d at most")

@@ -1,13 +1,13 @@
-"""Names of entities, and the link addresses that mention them, in their one canonical form.
+"""Paths of entities, and the link addresses that contain them, in one canonical form.
 
-Every layer that compares names does it with what this file returns, so that ``Orders`` and
-``orders`` are one queue everywhere and nothing that looks like a way around a check gets past.
+Every layer compares paths that were parsed here, so that ``Orders`` and ``orders`` are the same
+queue everywhere, and no other spelling of a name bypasses a check.
 
-Rule 1: only ASCII letters, digits and ``. - _ /`` survive; a text is accepted or refused,
-        never repaired.
+Rule 1: only ASCII letters, digits and ``. - _ /`` are allowed; a text is accepted or refused,
+        never corrected.
 Rule 2: canonical means lower case. Parsing a canonical text returns it unchanged.
-Rule 3: a segment that begins with ``$`` belongs to the broker, never to a user.
-Rule 4: these names are never file names (``con`` and ``aux`` are fine queues).
+Rule 3: a segment that begins with ``$`` is reserved for the broker.
+Rule 4: these names are never file names (``con`` and ``aux`` are valid queues).
 
     amqps://host:5671/Orders/$DeadLetterQueue  ->  entity "orders", sub-queue "dead-letter"
     orders/$management                         ->  entity "orders", node "management"
@@ -43,7 +43,7 @@ __all__ = [
 ENTITY_PATH_LENGTH_MAX: Final = 260
 # A path, its longest suffix, and the longest host name (253) with scheme and port.
 ADDRESS_LENGTH_MAX: Final = 640
-# What an error repeats of a name that it refuses: enough to find it, too little to flood a log.
+# How much of an invalid name an error repeats: enough to find it, too little to flood a log.
 SHOWN_LENGTH_MAX: Final = 80
 
 BACKLOG_MARKER: Final = "x-servicebus-transfer"
@@ -72,7 +72,7 @@ _SUB_QUEUE_PATHS: Final = {name: "/".join(path) for path, name in _SUB_QUEUES.it
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a link wants to go, inside the namespace that it is connected to."""
+    """The address of a link, inside the namespace that it is connected to."""
 
     entity: str
     """Canonical path of the queue, topic or subscription; empty for ``$cbs`` only."""
@@ -94,7 +94,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class BacklogPath:
-    """A backlog queue's path, taken apart."""
+    """The parts of the path of a backlog queue."""
 
     primary: str
     index: int
@@ -104,18 +104,19 @@ class BacklogPath:
 
 
 def parse_entity_path(text: str) -> str:
-    """The canonical form of an entity's name; raises InvalidEntityPath."""
+    """The canonical form of an entity's path; raises InvalidEntityPath."""
     return "/".join(_entity_segments(text))
 
 
 def parse_address(text: str) -> Address:
-    """Read a link's source or target address, with or without a ``scheme://host`` before it.
+    """Parse a link's source or target address, with or without a ``scheme://host`` before it.
 
-    The host is not compared with anything: a link only ever reaches the namespace that its
-    connection was made to.
+    The host is not checked: a link always belongs to the namespace of its connection.
     """
     if len(text) > ADDRESS_LENGTH_MAX:
-        raise InvalidEntityPath(f"an address has at most {ADDRESS_LENGTH_MAX} characters")
+        raise InvalidEntityPath(
+            f"an address has at most {ADDRESS_LENGTH_MAX} characters, got {len(text)}"
+        )
     prefix = _SCHEME.match(text)
     path = text[prefix.end() :] if prefix else text
     if path.lower() == "$cbs":
@@ -125,12 +126,14 @@ def parse_address(text: str) -> Address:
     if reserved and reserved[-1] == "$management":
         node, reserved = "management", reserved[:-1]
     if reserved and reserved not in _SUB_QUEUES:
-        raise InvalidEntityPath(f"there is no node {'/'.join(reserved)!r} under an entity")
+        raise InvalidEntityPath(
+            f"node {'/'.join(reserved)!r} not found: an entity has no such node"
+        )
     return Address(parse_entity_path(names), _SUB_QUEUES.get(reserved), node)
 
 
 def parse_backlog_path(text: str, *, backlog_queue_count: int | None = None) -> BacklogPath:
-    """Read ``<primary>/x-servicebus-transfer/<index>``; the index has exactly one spelling."""
+    """Parse ``<primary>/x-servicebus-transfer/<index>``; the index has no leading zeros."""
     if backlog_queue_count is not None:
         _check_count(backlog_queue_count)
     primary, *rest = _entity_segments(text)
@@ -140,26 +143,28 @@ def parse_backlog_path(text: str, *, backlog_queue_count: int | None = None) -> 
         raise InvalidEntityPath(f"{_shown(text)} does not end with the index of a backlog queue")
     index = int(rest[1])
     if backlog_queue_count is not None and index >= backlog_queue_count:
-        raise InvalidEntityPath(f"there are {backlog_queue_count} backlog queues, not {index + 1}")
+        raise InvalidEntityPath(
+            f"backlog queue {index} not found: there are {backlog_queue_count}, from 0"
+        )
     return BacklogPath(primary, index)
 
 
 def backlog_prefix(primary: str) -> str:
-    """What the paths of a primary's backlog queues begin with."""
+    """The common prefix of the paths of a primary's backlog queues."""
     return f"{primary}{BACKLOG_SEPARATOR}"
 
 
 def backlog_owner(path: str) -> str:
-    """The primary whose backlog queue, or whose dead letters, have this canonical path; empty for
-    every other entity. Nothing is checked: it is for paths that somebody has accepted already."""
+    """The primary whose backlog queue, or its dead-letter queue, has this canonical path; empty for
+    every other entity. The path must be parsed already: nothing is checked."""
     primary, separator, _index = path.partition(BACKLOG_SEPARATOR)
     return primary if separator else ""
 
 
 def parse_resource_segments(text: str) -> tuple[str, ...]:
-    """The canonical segments of a path that a token names: empty for the whole namespace.
+    """The canonical segments of a path in a token: empty for the whole namespace.
 
-    Unlike an entity's name it may end with reserved segments, or with one slash.
+    Unlike an entity's path it may end with reserved segments, or with one slash.
     """
     if text in ("", "/"):
         return ()
@@ -170,18 +175,17 @@ def parse_resource_segments(text: str) -> tuple[str, ...]:
 
 
 def owning_entity(segments: Sequence[str]) -> str:
-    """The queue or topic whose access rules cover a path, given by its canonical segments.
+    """The queue or topic whose access rules cover a path, by its canonical segments.
 
-    Its dead letters and its ``$management`` are an entity's own, and of a topic the subscriptions
-    with their rules.
-    A path that is merely longer names another entity. Empty when it is no entity's.
+    An entity covers its dead-letter queue and its ``$management``, a topic also its subscriptions
+    and their rules. Any other longer path is another entity. Empty if no entity covers it.
     """
     names = list(segments)
     for at, segment in enumerate(names):
         if segment.startswith("$"):
             del names[at:]
             break
-    # No queue and no topic has this part in its path (broker/engine/descriptions.py).
+    # No queue and no topic has this segment in its path (broker/engine/descriptions.py).
     if SUBSCRIPTIONS in names[1:]:
         at = names.index(SUBSCRIPTIONS, 1)
         if len(names) > at + 2 and (names[at + 2] != RULES or len(names) > at + 4):
@@ -191,31 +195,31 @@ def owning_entity(segments: Sequence[str]) -> str:
 
 
 def _check_count(count: object) -> None:
-    # Not a number is not below anything, so it would let every index through.
+    # NaN is not below any number, so that it would allow every index.
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ConfigurationError(
-            f"backlog_queue_count is {count!r:.60}", hint="Use a whole number of at least 1"
+            f"backlog_queue_count must be a whole number of at least 1, got {count!r:.60}"
         )
 
 
 def _split_reserved(path: str) -> tuple[str, tuple[str, ...]]:
-    """Part the user's segments from the ``$…`` ones behind them."""
+    """Separate the user's segments from the ``$…`` segments after them."""
     names, dollar, tail = path.partition("/$")
     if not dollar:
         return path, ()
     reserved = tuple(("$" + tail).lower().split("/"))
     if not all(_RESERVED_SEGMENT.fullmatch(segment) for segment in reserved):
-        raise InvalidEntityPath(f"{_shown(path)} has a name behind a reserved '$' segment")
+        raise InvalidEntityPath(f"{_shown(path)} has a name after a reserved '$' segment")
     return names, reserved
 
 
 def _entity_segments(text: str) -> list[str]:
     if not text:
-        raise InvalidEntityPath("the name of an entity is empty")
+        raise InvalidEntityPath("the path of an entity is empty")
     if len(text) > ENTITY_PATH_LENGTH_MAX:
         raise InvalidEntityPath(
-            f"the name of an entity has at most {ENTITY_PATH_LENGTH_MAX} characters, "
-            f"this one has {len(text)}"
+            f"the path of an entity has at most {ENTITY_PATH_LENGTH_MAX} characters, "
+            f"got {len(text)}"
         )
     segments = text.split("/")
     for segment in segments:
@@ -226,29 +230,33 @@ def _entity_segments(text: str) -> list[str]:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raise ConfigurationError for one that no name can ever fit, such as two in one."""
+    """Raise ConfigurationError for a pattern that matches no name, for example two in one."""
     if not patterns:
-        raise ConfigurationError("no destination is allowed", hint="Use '*' for all of them")
+        raise ConfigurationError(
+            "the list of allowed destinations is empty", hint="Use '*' for all"
+        )
     for pattern in patterns:
         if not pattern or "," in pattern or pattern != pattern.strip():
             raise ConfigurationError(
-                f"no entity has a name that fits the pattern {_shown(pattern)}",
-                hint="Give each pattern by itself",
+                f"pattern {_shown(pattern)} matches no entity name",
+                hint="Pass each pattern separately, without blanks and commas",
             )
 
 
 def _check_segment(segment: str, text: str) -> None:
     if not segment:
-        raise InvalidEntityPath(f"{_shown(text)} has a slash at an end, or two in a row")
+        raise InvalidEntityPath(f"{_shown(text)} has a leading, trailing or double slash")
     if segment.startswith("$"):
-        raise InvalidEntityPath(f"{_shown(text)} uses a name that begins with '$': reserved")
+        raise InvalidEntityPath(
+            f"{_shown(text)} has a name that begins with '$', which is reserved"
+        )
     if segment in (".", ".."):
-        raise InvalidEntityPath(f"{_shown(text)} has a '.' or '..' part")
+        raise InvalidEntityPath(f"{_shown(text)} has a '.' or '..' segment")
     if not _SEGMENT.fullmatch(segment):
-        raise InvalidEntityPath(f"{_shown(text)} has a character that names cannot have")
+        raise InvalidEntityPath(f"{_shown(text)} has an invalid character")
 
 
 def _shown(text: str) -> str:
-    """The text as an error may repeat it: short, and with everything unusual escaped."""
+    """The text for an error: short, with all special characters escaped."""
     short = text if len(text) <= SHOWN_LENGTH_MAX else text[: SHOWN_LENGTH_MAX - 1] + "…"
     return ascii(short)

@@ -10,8 +10,8 @@
 Rule 1: work on objects of a loop runs on that loop; callers pass it a coroutine and wait.
 Rule 2: the thread is a daemon: a program that does not close it still ends.
 Rule 3: a forked child does not have the thread. It can call nothing there, and closes nothing.
-Rule 4: a process that Spark started ends when Spark does. A JVM that is killed with -9 leaves its
-        Python processes behind, and one that waits for messages would lock some and never
+Rule 4: a process that Spark started ends when Spark does. A JVM that is killed with -9 does not end
+        its Python processes, and one that waits for messages would lock some and never
         complete them.
 """
 
@@ -58,7 +58,7 @@ class LoopThread:
     def __init__(self, name: str, *, dies_with_parent: bool = False) -> None:
         self._loop = new_event_loop()
         self._generation = fork.generation
-        fork.owns_loop(self._loop)
+        fork.register_loop(self._loop)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         if dies_with_parent:
@@ -120,7 +120,7 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigurationError(
-                "A blocking call was made on the event loop that would have to run it",
+                "A blocking call was made on the event loop that must run it",
                 hint="Use await on that loop",
             )
         if self.is_inherited:
@@ -141,11 +141,11 @@ async def _watch_parent(parent_pid: int) -> None:
 async def bounded_gather(
     items: Iterable[Item], work: Callable[[Item], Awaitable[Result]], *, concurrency_max: int
 ) -> list[Result]:
-    """The results in the order of the items; the first error ends it, and all that is under way."""
-    turns = asyncio.Semaphore(concurrency_max)
+    """The results in the order of the items; the first error cancels the rest and is raised."""
+    slots = asyncio.Semaphore(concurrency_max)
 
     async def one(item: Item) -> Result:
-        async with turns:
+        async with slots:
             return await work(item)
 
     tasks = [asyncio.ensure_future(one(item)) for item in items]

@@ -1,17 +1,17 @@
-"""What a forked child must not touch, and how it learns that it is one.
+"""What a forked child process must not use, and how code detects that it runs in one.
 
-    os.fork() --in the child--> loops and sockets of the parent are cut off
-                            --> generation + 1: who finds another one makes its things anew
-                            --> every function of in_child()
+    os.fork() --in the child--> loops and sockets of the parent are disconnected
+                            --> generation + 1: objects of another generation are created again
+                            --> every function of run_in_child()
 
-Rule 1: the connections that a child inherits are its parent's. A byte, a shutdown or the goodbye
-        of TLS from the child would break them, and a change to the parent's epoll would make the
-        parent deaf. So the child's descriptors of them lead nowhere before anything else runs.
-Rule 2: what belonged to a loop of the parent is never finalised in the child: suspended
-        coroutines would run their last lines there, and asyncio would report every task.
-Rule 3: only threads and loops of ours are looked at. The loop of an application is its own.
-Rule 4: a child ends as any process. The library below uvloop joins its threads for look-ups of
-        names at the end, and a child that has none would crash there: it gets some.
+Rule 1: the connections that a child inherits are its parent's. A byte, a shutdown or a TLS close
+        from the child would break them, and a change to the parent's epoll would stop the parent
+        from receiving. So the child's descriptors are replaced before anything else runs.
+Rule 2: objects of a loop of the parent are never finalised in the child: suspended coroutines
+        would run their cleanup there, and asyncio would report every task.
+Rule 3: only threads and loops of twinbus are changed, never the loop of an application.
+Rule 4: a child ends like any process. libuv joins its resolver threads at the end, and a child
+        that has none would crash: it starts some first.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Remade", "generation", "in_child", "owns_loop", "owns_socket"]
+__all__ = ["PerProcess", "generation", "register_loop", "register_socket", "run_in_child"]
 
 _log = logging.getLogger("twinbus.fork")
 
 T = TypeVar("T")
 
 generation = 0
-"""How many forks this process is away from the first one. Read it as ``fork.generation``."""
+"""The number of forks between the first process and this one. Read it as ``fork.generation``."""
 
 _loops: Final[WeakSet[asyncio.AbstractEventLoop]] = WeakSet()
 _uvloops: Final[set[type[asyncio.AbstractEventLoop]]] = set()
-"""The kind of loop that needs rule 4, once there was one."""
+"""The classes of uvloop loops that were used, for rule 4."""
 _sockets: Final[WeakSet[socket.socket]] = WeakSet()
-_remade: Final[WeakSet[Remade[Any]]] = WeakSet()
+_per_process: Final[WeakSet[PerProcess[Any]]] = WeakSet()
 _actions: Final[list[Callable[[], None]]] = []
 _kept: Final[list[object]] = []
-"""What is never finalised: the list has a reference that nobody gives back."""
+"""Objects that are never finalised: one reference to the list is never released."""
 
 
-def owns_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """A thread of ours runs this loop: a child has it without the thread."""
+def register_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Register a loop that a thread of twinbus runs: a child has the loop without the thread."""
     _loops.add(loop)
     if _is_uvloop(loop):
         _uvloops.add(type(loop))
 
 
-def owns_socket(sock: socket.socket) -> None:
-    """A connection of ours that no loop reads from."""
+def register_socket(sock: socket.socket) -> None:
+    """Register a connection of twinbus that no loop reads from."""
     _sockets.add(sock)
 
 
-def in_child(action: Callable[[], None]) -> None:
-    """Call it in every child, after all loops were cut off."""
+def run_in_child(action: Callable[[], None]) -> None:
+    """Call ``action`` in every forked child, after all loops were disconnected."""
     _actions.append(action)
 
 
-class Remade(Generic[T]):
-    """Something that belongs to one process: a child makes its own when it first needs it."""
+class PerProcess(Generic[T]):
+    """An object that belongs to one process: a forked child creates its own at the first use."""
 
     __slots__ = ("__weakref__", "_generation", "_make", "_value")
 
-    # One lock for all: it is held when one thing needs another, and replaced in a child, because
+    # One lock for all, because creating one object may need another. It is replaced in a child:
     # a thread of the parent may have held it.
     _lock = threading.RLock()
 
@@ -78,16 +78,16 @@ class Remade(Generic[T]):
         self._make = make
         self._value = make()
         self._generation = generation
-        _remade.add(self)
+        _per_process.add(self)
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it is the parent's, because nobody has asked for it in this process."""
+        """Whether it is the parent's, because it was not used in this process yet."""
         return self._generation != generation
 
     @property
     def last(self) -> T:
-        """The one there is, which can be the parent's: for a look at what never changes."""
+        """The current object, which can be the parent's: for reading what never changes."""
         return self._value
 
     def __call__(self) -> T:
@@ -96,7 +96,7 @@ class Remade(Generic[T]):
         return self._value
 
     def _make_again(self) -> None:
-        with Remade._lock:
+        with PerProcess._lock:
             if self._generation != generation:
                 self._value = self._make()
                 self._generation = generation
@@ -105,14 +105,14 @@ class Remade(Generic[T]):
 def _begin_child() -> None:
     global generation
     generation += 1
-    Remade._lock = threading.RLock()
+    PerProcess._lock = threading.RLock()
     for kind in _uvloops:
         atexit.register(_start_resolver, kind)
-    for step in (_keep, _cut_off, *_actions):
+    for step in (_keep, _disconnect, *_actions):
         try:
             step()
-        except Exception as error:  # Python would print it, and a child can do without.
-            _log.debug("a step after a fork failed: %s", error)
+        except Exception as error:  # Python would print it; the child does not depend on it.
+            _log.debug("A step after a fork failed: %s", error)
 
 
 def _keep() -> None:
@@ -120,12 +120,12 @@ def _keep() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
     for loop in tuple(_loops):
         _kept.extend((loop, asyncio.all_tasks(loop)))
-    _kept.extend(each._value for each in tuple(_remade))
+    _kept.extend(each._value for each in tuple(_per_process))
     _kept.extend(_sockets)
 
 
-def _cut_off() -> None:
-    """Let every inherited descriptor of ours lead to a socket that nobody listens to."""
+def _disconnect() -> None:
+    """Replace every registered inherited descriptor by a socket without a peer."""
     loops, sockets = tuple(_loops), tuple(_sockets)
     _loops.clear()
     _sockets.clear()
@@ -147,18 +147,18 @@ def _cut_off() -> None:
 
 
 def _start_resolver(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Have uvloop start its threads for look-ups of names, by one (rule 4)."""
+    """Resolve a name, so that libuv starts its resolver threads (rule 4)."""
     loop = new_loop()
     try:
         loop.run_until_complete(loop.getaddrinfo("localhost", 0))
     except Exception as error:
-        _log.debug("the last look-up of a child failed: %s", error)
+        _log.debug("The name resolution at the end of a child failed: %s", error)
     finally:
         loop.close()
 
 
 def _poll_descriptor(loop: asyncio.AbstractEventLoop) -> int | None:
-    """The epoll of a loop; None where there is none, as on macOS, whose kqueue no child has."""
+    """The epoll of a loop; None where there is none: on macOS a child does not inherit a kqueue."""
     if not hasattr(select, "epoll") or loop.is_closed():
         return None
     if _is_uvloop(loop):
@@ -172,7 +172,7 @@ def _is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _watched(poll: int) -> list[int]:
-    """The descriptors that an epoll watches, as the kernel lists them; none where it does not."""
+    """The descriptors that an epoll watches, as listed by the kernel; empty where it does not."""
     try:
         with open(f"/proc/self/fdinfo/{poll}") as file:
             return [int(line.split()[1]) for line in file if line.startswith("tfd:")]

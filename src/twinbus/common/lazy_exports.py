@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when a program asks for them (PEP 562).
+"""Names of a package that are loaded on first use (PEP 562).
 
 A public package names what it exports without importing it: ``import twinbus`` must not load a
 broker, an SDK or PySpark for a program that needs none of them.

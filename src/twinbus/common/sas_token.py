@@ -1,8 +1,8 @@
-"""Shared access signatures as whoever holds a key makes them; the broker verifies them.
+"""Creates shared access signatures, which the broker verifies.
 
     SharedAccessSignature sr=<resource>&sig=<signature>&se=<expiry>&skn=<rule name>
 
-The signature is HMAC-SHA256, with a rule's key, over ``sr`` exactly as it stands in the token,
+The signature is HMAC-SHA256, with a rule's key, over ``sr`` exactly as it is in the token,
 a line feed, and ``se``.
 """
 
@@ -19,7 +19,7 @@ TOKEN_PREFIX: Final = "SharedAccessSignature "
 
 
 def make_token(*, resource: str, rule_name: str, key: str, expires_s: int) -> str:
-    """A token as a client makes it; ``resource`` is a URL such as ``sb://host:5672/orders``."""
+    """A signed token; ``resource`` is a URL such as ``sb://host:5672/orders``."""
     quoted = quote(resource, safe="")
     signature = base64.b64encode(keyed_digest(key, f"{quoted}\n{expires_s}")).decode("ascii")
     return (
@@ -29,5 +29,5 @@ def make_token(*, resource: str, rule_name: str, key: str, expires_s: int) -> st
 
 
 def keyed_digest(key: str, text: str) -> bytes:
-    """What only a holder of the key can work out from the text."""
+    """The HMAC-SHA256 of the text with the key."""
     return hmac.digest(key.encode("utf-8"), text.encode("utf-8"), "sha256")

@@ -1,4 +1,4 @@
-"""Work that takes long, in steps: others have their turn between two of them."""
+"""Long computations in steps: the event loop can run other work between two steps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Steps", "run_steps"]
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
-"""What is done between two ``yield`` is a step; what comes back at the end is the result."""
+"""The code between two ``yield`` is a step; the return value is the result."""
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """All steps without a pause."""
+    """Run all steps without a pause; their result."""
     while True:
         try:
             next(steps)

@@ -1,10 +1,10 @@
 """How Service Bus messages are encoded, without I/O.
 
 brokered_message    BrokeredMessage to bytes, and back
-transit             a message on its way, as bytes
+transit             messages that are sent or were received, as bytes
 splicing            changes to an encoded message without encoding it again
 batching            several messages as one
-envelope/           a message in a backlog queue: how it gets there, and back
-ping                pings, made and recognised
+envelope/           the form of a message in a backlog queue, and its original form
+ping                creates and recognises pings
 pair_mark           which pair a backlog message belongs to
 """

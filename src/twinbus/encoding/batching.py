@@ -1,10 +1,10 @@
-"""Cutting a run of encoded messages into batches that a queue takes (P13).
+"""Splits encoded messages into batches that a queue accepts (P13).
 
     batch = envelope | data section head, message | data section head, message | ...
 
 Rule 1: order is kept, and every message is in exactly one batch.
-Rule 2: a message alone is sent without an envelope, so its own size is all that counts. One
-        that is too large even so stands alone: whoever sends it is told, and no other is.
+Rule 2: a single message is sent without an envelope, so that only its own size counts. One that
+        is too large even so is alone in its batch: only its sender gets an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-# What a driver may write before the messages of a batch: the id, the session and the partition
+# What a driver writes at most before the messages of a batch: the id, the session and the partition
 # key of the first one. Each has at most 128 characters of at most 4 bytes; the rest is heads.
 BATCH_ENVELOPE_BYTES_MAX: Final = 3 * 512 + 128
 
@@ -22,7 +22,7 @@ _LARGE_HEAD_BYTES: Final = 8
 
 
 def size_in_batch(size_bytes: int) -> int:
-    """What a message of this size takes in a batch, with the head of its data section."""
+    """The bytes of a message of this size in a batch, with the head of its data section."""
     small = size_bytes <= _SMALL_BINARY_BYTES_MAX
     return size_bytes + (_SMALL_HEAD_BYTES if small else _LARGE_HEAD_BYTES)
 

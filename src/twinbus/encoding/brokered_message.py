@@ -1,4 +1,4 @@
-"""A BrokeredMessage as bytes, and what was received as a BrokeredMessage.
+"""A BrokeredMessage as bytes, and received bytes as a BrokeredMessage.
 
     body                          data section(s), amqp-value or amqp-sequence
     ids, texts, session           properties       (session_id is group-id, subject is subject)
@@ -6,14 +6,14 @@
     partition key, schedule       message annotations x-opt-partition-key, x-opt-scheduled-...
     priority, time to live        header
 
-Rule 1: what is not set takes no bytes, so that a plain message is properties and a body.
-Rule 2: what was encoded decodes to an equal message, except that text is received as bytes and
+Rule 1: a field that is not set takes no bytes, so that a plain message is properties and a body.
+Rule 2: an encoded message decodes to an equal message, except that text is received as bytes and
         a datetime among the properties as a Timestamp.
-Rule 3: whatever a service delivers can be decoded: a moment outside the calendar is its edge, and
-        a body that would hold its receiver up (amqp/codec/primitives.py, KEY_COSTS) is left as it
-        came.
-Rule 4: decoding a message takes no longer than a few milliseconds, whoever has written it. A body
-        or properties of more elements are decoded when the application looks at them.
+Rule 3: every message that a service delivers can be decoded: a time outside the range of datetime
+        becomes its minimum or maximum, and a body that would block its receiver
+        (amqp/codec/primitives.py, KEY_COSTS) is not decoded.
+Rule 4: decoding a message takes a few milliseconds at most, whatever it contains. A body or
+        properties of more elements are decoded when the application reads them.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ _SIZED32: Final = struct.Struct(">BI").pack
 def encode_message(message: BrokeredMessage, *, now_ms: int = 0) -> bytes:
     """The message in AMQP's message format 0.
 
-    ``now_ms`` is written as its creation time if its time to live is above 49 days: such a one
-    travels as two times. Raises InvalidMessage for what no service would take.
+    ``now_ms`` is written as its creation time if its time to live is above 49 days, which is
+    sent as two times. Raises InvalidMessage for a message that no service accepts.
     """
     message.check()
     try:
@@ -110,7 +110,9 @@ def encode_message(message: BrokeredMessage, *, now_ms: int = 0) -> bytes:
             )
         )
     except EncodeError as error:
-        raise InvalidMessage("A value", "has no AMQP form", hint=error.description) from error
+        raise InvalidMessage(
+            "a value", "cannot be encoded as AMQP", hint=error.description
+        ) from error
 
 
 def ms_of(moment: datetime) -> int:
@@ -126,7 +128,7 @@ def _header_of(message: BrokeredMessage) -> bytes:
 
 
 def _ttl_ms(time_to_live: timedelta) -> int:
-    """Whole milliseconds; a part of one counts as one, so that nothing lives for no time."""
+    """Whole milliseconds, rounded up, so that no time to live becomes 0."""
     return -(-time_to_live // _MILLISECOND)
 
 
@@ -178,7 +180,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise EncodeError("A text has a lone surrogate, which UTF-8 cannot carry.") from error
+        raise EncodeError("A text has a lone surrogate, which UTF-8 cannot encode.") from error
 
 
 def _symbol(name: str, text: str | None) -> bytes:
@@ -197,12 +199,14 @@ def _id(name: str, value: Any) -> bytes:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
         return encode_value(ULong(value))
     raise InvalidMessage(
-        name, f"is {type(value).__name__}", hint="Use text, bytes, a UUID or a number from 0 up"
+        name,
+        f"must be a str, bytes, UUID or whole number from 0, got {type(value).__name__}",
+        hint="Use a str",
     )
 
 
-def _as_it_came(message: BrokeredMessage, name: str) -> bytes | None:
-    """The section of a received message that nobody has looked at, or None."""
+def _undecoded_section(message: BrokeredMessage, name: str) -> bytes | None:
+    """The section of a received message that was not decoded yet, or None."""
     if message.unread is None or name not in message.unread:
         return None
     try:
@@ -214,18 +218,21 @@ def _as_it_came(message: BrokeredMessage, name: str) -> bytes | None:
 
 
 def _kept_parts_of(message: BrokeredMessage) -> tuple[bytes, bytes]:
-    """Application properties and body of a message that came with a part to be read later."""
-    own, body = _as_it_came(message, "properties"), _as_it_came(message, "body")
-    if own is None:
-        own = _application_properties_of(message.properties) if message.properties else b""
-    return own, _body_of(message.body) if body is None else body
+    """Application properties and body of a message with a part that is decoded later."""
+    properties = _undecoded_section(message, "properties")
+    body = _undecoded_section(message, "body")
+    if properties is None:
+        properties = _application_properties_of(message.properties) if message.properties else b""
+    return properties, _body_of(message.body) if body is None else body
 
 
 def _application_properties_of(properties: dict[str, Any]) -> bytes:
     out = bytearray()
     for name, value in properties.items():
         if not isinstance(name, str):
-            raise InvalidMessage("A property name", f"is {type(name).__name__}", hint="Use text")
+            raise InvalidMessage(
+                "a property name", f"must be a str, got {type(name).__name__}", hint="Use a str"
+            )
         out += _string(name)
         encode_into(out, _simple(name, value))
     return map_section(APPLICATION_PROPERTIES, len(properties), bytes(out))
@@ -233,13 +240,13 @@ def _application_properties_of(properties: dict[str, Any]) -> bytes:
 
 def _simple(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
-        check_moment(f"The property {name[:60]!a}", value)
+        check_moment(f"property {name[:60]!a}", value)
         return Timestamp(ms_of(value))
     if isinstance(value, list | dict | tuple | Array):
         raise InvalidMessage(
-            f"The property {name[:60]!a}",
-            f"is {type(value).__name__}",
-            hint="Use simple values, or put it into the body",
+            f"property {name[:60]!a}",
+            f"must be a simple value, got {type(value).__name__}",
+            hint="Use a simple value, or put it into the body",
         )
     return value
 
@@ -265,8 +272,8 @@ def _body_of(body: Any) -> bytes:
             return b"".join(map(_data, body))
     raise InvalidMessage(
         "body",
-        f"is {type(body).__name__}",
-        hint="Use bytes, text, a list of bytes, AmqpValue or AmqpSequence",
+        f"has the unsupported type {type(body).__name__}",
+        hint="Use bytes, str, a list of bytes, AmqpValue or AmqpSequence",
     )
 
 
@@ -278,8 +285,8 @@ def _data(raw: bytes) -> bytes:
 # --- in ----------------------------------------------------------------------------------------
 
 
-# A message of 100 MB, the largest of any tier, may have so many elements. What they take is in
-# proportion to its bytes, and only the keys of maps could take more.
+# A message of 100 MB, the largest of any tier, may have as many elements. Their cost is in
+# proportion to its bytes, and only the keys of maps could cost more.
 _RECEIVED_LIMITS: Final = AmqpLimits(compound_count_max=1 << 26, value_count_max=1 << 26)
 # What is decoded at once: about a millisecond for a body, and one for the properties.
 _AT_ONCE_LIMITS: Final = AmqpLimits(value_count_max=4_096, hashed_key_cost_max=256)
@@ -295,7 +302,7 @@ class _UnreadBody:
         try:
             return _decoded_body(self.raw, 0, Budget(_RECEIVED_LIMITS))
         except DAMAGE as error:
-            reason = error.description if isinstance(error, DecodeError) else "It is damaged."
+            reason = error.description if isinstance(error, DecodeError) else "The body is damaged."
             return UndecodedBody(self.raw, reason)
 
 
@@ -310,7 +317,7 @@ class _UnreadProperties:
         try:
             return _map_at(self.raw, 0, len(self.raw), Budget(_RECEIVED_LIMITS))
         except DAMAGE as error:
-            raise _no_message(self.delivered) from error
+            raise _undecodable(self.delivered) from error
 
 
 def decode_message(delivered: ReceivedMessage) -> BrokeredMessage:
@@ -318,14 +325,14 @@ def decode_message(delivered: ReceivedMessage) -> BrokeredMessage:
     try:
         return _decoded(delivered)
     except DAMAGE as error:
-        raise _no_message(delivered) from error
+        raise _undecodable(delivered) from error
 
 
-def _no_message(delivered: ReceivedMessage) -> ServiceError:
+def _undecodable(delivered: ReceivedMessage) -> ServiceError:
     return ServiceError(
-        "the service delivered bytes that are no message",
+        "the service delivered bytes that are not an AMQP message",
         path=delivered.path,
-        hint="Receive it with another client, or dead-letter it by its sequence number "
+        hint="Receive it with another client, or dead-letter it by its sequence number, "
         f"{delivered.sequence_number}",
     )
 
@@ -375,7 +382,7 @@ def _decoded(delivered: ReceivedMessage) -> BrokeredMessage:
 
 
 def moment_of(ms: Any) -> datetime | None:
-    """The moment so many milliseconds after the Unix epoch; the calendar's edge beyond it."""
+    """The time ``ms`` milliseconds after the Unix epoch, or the minimum or maximum of datetime."""
     if not isinstance(ms, int):
         return None
     try:
@@ -391,8 +398,8 @@ def _map_at(buf: bytes, start: int, stop: int, budget: Budget) -> dict[Any, Any]
     return values
 
 
-# The annotations that a message shows; there are more.
-_SHOWN: Final = frozenset(
+# The annotations that become fields of a message; there are more.
+_DECODED_ANNOTATIONS: Final = frozenset(
     (
         b"x-opt-partition-key",
         b"x-opt-scheduled-enqueue-time",
@@ -405,12 +412,12 @@ _SHOWN: Final = frozenset(
 def _annotations_at(buf: bytes, start: int, stop: int) -> dict[bytes, Any]:
     try:
         pairs = pairs_of(buf, start, stop)
-    except CostlyValue:  # Thousands, which no service writes: none of them is shown.
+    except CostlyValue:  # Thousands, which no service writes: none of them is decoded.
         return {}
     return {
         key: value_at(buf, first, after)
         for key, _, first, after in pairs
-        if key in _SHOWN and key is not None and _is_simple(buf[first])
+        if key in _DECODED_ANNOTATIONS and key is not None and _is_simple(buf[first])
     }
 
 
@@ -421,7 +428,7 @@ def _fields_at(buf: bytes, start: int, stop: int) -> list[Any]:
     for index, (first, after) in enumerate(pairwise(starts)):
         if buf[first] != 0x40:
             if not _is_simple(buf[first]):
-                raise DecodeError("a property is a list, map or array. Send simple values.")
+                raise DecodeError("A property is a list, map or array. Send simple values.")
             fields[index] = value_at(buf, first, after)
     return fields
 
@@ -460,9 +467,9 @@ def _decoded_body(buf: bytes, pos: int, budget: Budget) -> Any:
             code, start = section_at(buf, pos, end, budget)
             budget.items -= SECTION_COST
         if budget.items < 0:
-            raise CostlyValue("A body of so many sections takes long to decode.")
+            raise CostlyValue("The body has too many sections to be decoded at once.")
         if code not in (DATA, SEQUENCE, VALUE):
-            break  # A footer, or delivery annotations that come late.
+            break  # A footer, or delivery annotations at the end.
         value, pos = decode_value(buf, start, end, budget)
         values.append(value)
         kind = code

@@ -1,4 +1,5 @@
-"""The message that asks whether an entity takes messages again, and is never handed out (M7)."""
+"""Pings: messages that test whether an entity accepts messages again. They are never delivered
+to a receiver (M7)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ PING_TTL_MS: Final = 1_000
 
 
 def is_ping(encoded: bytes) -> bool:
-    """Whether an entity would take the message for a ping, and swallow it."""
+    """Whether an entity treats the message as a ping, and drops it."""
     sections = scan_message(encoded, 0, len(encoded), body_required=False, check_body=False)
     ttl_ms = sections.header.ttl_ms if sections.header else None
     return (
@@ -28,8 +29,8 @@ def is_ping(encoded: bytes) -> bool:
 def ping(session_id: str) -> bytes:
     """A ping, encoded. An entity without sessions ignores the id; one with sessions needs it.
 
-    The id is also the message's id, so give each ping one of its own: an entity that detects
-    duplicates would answer a repeated one without asking its store.
+    The session id is also the message id, so use a new one for each ping: an entity with duplicate
+    detection would accept a repeated id without using its store.
     """
     return Message(
         header=Header(ttl_ms=PING_TTL_MS),

@@ -1,25 +1,24 @@
-"""Messages changed without encoding them again: section offsets, and times in the header.
+"""Changes encoded messages without encoding them again: section offsets, and header times.
 
-The front of an encoded message as positions, and splices of it. Nothing is decoded.
+The first sections of an encoded message are found by their positions. Nothing is decoded.
 
     header | delivery annot. | message annot. | properties | application properties | the rest
     0      [0]               [1]              [2]          [3]                      [4]
 
-The header and the times of a message: what alias and restore must agree on.
+The time to live is in up to three places: the header's ttl, and the properties creation-time and
+absolute-expiry-time, which SDKs derive from it and without which it is at most 49 days. This table
+is common to alias and restore:
 
-The time to live travels in up to three places: the header's ttl, and the properties creation-time
-and absolute-expiry-time, which SDKs derive from it and which alone can say more than 49 days.
-
-    sent                                          in the backlog        home again
+    sent                                          in the backlog        restored
     ttl, and expiry = creation + ttl              creation; ttl: long   all three
     ttl = 2^32-1, and expiry - creation > 49 d    creation; ttl: long   all three
     ttl, and creation without expiry              creation; ttl: uint   ttl and creation
     ttl, and any other times, or none             as sent; ttl: long    all as sent
 
-Rule 1: a number says where a section ends and the next begins; a section that is missing is empty.
-Rule 2: what is kept is copied byte for byte. Only heads (descriptors, sizes, counts) are rewritten.
-Rule 3: the bytes may be hostile: functions here answer or raise one of DAMAGE, and never read
-        anything into a size that is not there.
+Rule 1: a number is where a section ends and the next begins; a section that is missing is empty.
+Rule 2: kept parts are copied byte for byte. Only heads (descriptors, sizes, counts) are rewritten.
+Rule 3: the bytes may be hostile: functions here return a result or raise one of DAMAGE, and never
+        trust a declared size without its bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from twinbus.amqp.message.sections import (
 )
 
 DAMAGE: Final = (DecodeError, IndexError, UnicodeDecodeError, struct.error)
-"""What bytes that are not a whole message raise."""
+"""The exceptions for bytes that are not a whole message."""
 
 SectionEnds: TypeAlias = list[int]
 """Where the first five sections end."""
@@ -64,7 +63,7 @@ _CODES: Final = (
 _HEADS: Final = tuple(bytes((0x00, 0x53, code)) for code in _CODES)
 _BARE_HEADS: Final = _HEADS[3:]
 # What may follow the application properties: body, footer, and the delivery annotations that the
-# Azure SDK writes last of all.
+# Azure SDK writes at the end.
 _REST_CODES: Final = b"\x75\x76\x77\x78\x71"
 
 NULL: Final = b"\x40"
@@ -76,16 +75,16 @@ _SIZE_COUNT: Final = struct.Struct(">II").unpack_from
 def outline(encoded: bytes, bare_at: int = 0) -> tuple[bytes, SectionEnds]:
     """The message, and where its first five sections end.
 
-    The message that comes back is the one that went in, unless a section has a descriptor of an
-    unusual form: then it has the usual one. With ``bare_at``, where the properties begin, all
-    that stands before is taken for one header.
+    The message is returned unchanged, unless a section has a descriptor of an unusual form: it is
+    replaced by the usual one. With ``bare_at``, where the properties begin, everything before it
+    counts as one header.
     """
     stops = _stops(encoded, bare_at)
     if not _is_rest(encoded, stops[4]):
         encoded = encoded[:bare_at] + _with_usual_heads(encoded[bare_at:])
         stops = _stops(encoded, bare_at)
         if not _is_rest(encoded, stops[4]):
-            raise DecodeError("the sections of a message are in a wrong order. Send them in order.")
+            raise DecodeError("The sections of a message are in a wrong order. Send them in order.")
     return encoded, stops
 
 
@@ -105,7 +104,7 @@ def _stops(buf: bytes, pos: int) -> SectionEnds:
             elif code == 0x45:
                 pos += 4
             else:
-                raise DecodeError("a section is neither a list nor a map. Check the message.")
+                raise DecodeError("A section is neither a list nor a map. Check the message.")
         stops.append(pos)
     if pos > len(buf):
         raise truncated("a section")
@@ -125,13 +124,13 @@ def _with_usual_heads(buf: bytes) -> bytes:
 
 # --- single values -----------------------------------------------------------------------------
 
-# AMQP 1.0 section 1.2: the upper half of a constructor says how wide what follows is.
+# AMQP 1.0 section 1.2: the upper half of a constructor is the width of what follows.
 _WIDTHS: Final = (0, 0, 0, 0, 1, 2, 3, 5, 9, 17, 0, 0, 0, 0, 0, 0)
-"""The whole size of a value by that half; 0 where the bytes that follow say it."""
+"""The whole size of a value by that half; 0 where the size is in the bytes that follow."""
 
 
 def after_value(buf: bytes, pos: int) -> int:
-    """The position behind the value at ``pos``, judged by its size alone."""
+    """The position after the value at ``pos``, by its size alone."""
     while buf[pos] == 0x00:  # A descriptor, then what it describes.
         pos = after_value(buf, pos + 1) if buf[pos + 1] else _nested_descriptor()
     kind = buf[pos] >> 4
@@ -146,7 +145,7 @@ def after_value(buf: bytes, pos: int) -> int:
 
 
 def _nested_descriptor() -> int:
-    raise DecodeError("a descriptor is itself described. Use a ulong or a symbol.")
+    raise DecodeError("A descriptor is itself described. Use a ulong or a symbol.")
 
 
 def value_at(buf: bytes, start: int, stop: int) -> Any:
@@ -183,8 +182,8 @@ a string or symbol, and None for any other."""
 
 
 PAIR_COUNT_MAX: Final = 4_096
-"""Annotations or application properties of one message. Our broker takes a quarter of it; other
-services may take as many as fit into 64 KB. So many are read in about a millisecond."""
+"""Annotations or application properties of one message. Our broker accepts a quarter of it; other
+services may accept as many as fit into 64 KB. Reading this number takes about a millisecond."""
 
 
 def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
@@ -193,10 +192,10 @@ def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
         return []
     count, pos = inside(buf, start + SECTION_HEAD_BYTES)
     if count & 1 or count > stop - pos:
-        raise DecodeError("a map has a wrong number of elements. Correct its count.")
+        raise DecodeError("A map has a wrong number of elements. Correct its count.")
     if count > 2 * PAIR_COUNT_MAX:
         raise CostlyValue(
-            f"A map of a message may have {PAIR_COUNT_MAX} entries, not {count >> 1}."
+            f"A map of a message may have at most {PAIR_COUNT_MAX} entries, got {count >> 1}."
         )
     pairs: list[Pair] = []
     for _ in range(count >> 1):
@@ -213,12 +212,12 @@ def pairs_of(buf: bytes, start: int, stop: int) -> list[Pair]:
         pairs.append((key, pos, value_start, after))
         pos = after
     if pos != stop:
-        raise DecodeError("the size of a map differs from its elements. Correct its size.")
+        raise DecodeError("The size of a map differs from its elements. Correct its size.")
     return pairs
 
 
 def map_section(code: int, count: int, pairs: bytes) -> bytes:
-    """A section with ``count`` pairs; nothing at all for none."""
+    """A section with ``count`` pairs; empty for no pairs."""
     if not count:
         return b""
     return bytes((0x00, 0x53, code)) + counted(0xC1, 2 * count, pairs)
@@ -251,7 +250,7 @@ def property_starts(buf: bytes, start: int, stop: int) -> list[int]:
         return [stop]
     count, pos = inside(buf, start + SECTION_HEAD_BYTES)
     if count > PROPERTY_COUNT_MAX:
-        raise DecodeError(f"properties have {count} fields; AMQP has {PROPERTY_COUNT_MAX}.")
+        raise DecodeError(f"The properties have {count} fields; AMQP has {PROPERTY_COUNT_MAX}.")
     starts: list[int] = []
     for left in range(count, 0, -1):
         if stop - pos == left:  # One byte each is left: most messages have an id and then nulls.
@@ -267,7 +266,7 @@ def property_starts(buf: bytes, start: int, stop: int) -> list[int]:
         else:
             pos = after_value(buf, pos)
     if pos != stop:
-        raise DecodeError("the size of the properties differs from its fields. Correct its size.")
+        raise DecodeError("The size of the properties differs from their fields. Correct it.")
     starts.append(stop)
     return starts
 
@@ -285,7 +284,7 @@ def with_properties(buf: bytes, starts: list[int], changes: dict[int, bytes]) ->
 EXPIRY_TIME, CREATION_TIME = 8, 9
 TTL_MS_UNSPECIFIED: Final = 0xFFFFFFFF
 """The largest ttl of a header; with both times it means their difference."""
-# The Azure SDK's own last moment, to which it cuts an expiry that lies behind it.
+# The maximum of the Azure SDK, which it uses for a later expiry.
 _EXPIRY_MS_MAX: Final = 253_402_243_199_000
 
 
@@ -305,7 +304,7 @@ def header_at(buf: bytes, header_stop: int) -> Header:
 def header_section(
     *, priority: int | None, ttl_ms: int | None = None, durable: bool = False
 ) -> bytes:
-    """The shortest header that says this; none at all if it says nothing."""
+    """The shortest header with these values; empty if there are none."""
     if priority is None and ttl_ms is None and not durable:
         return b""
     fields = b"\x41" if durable else NULL

@@ -1,8 +1,8 @@
-"""A message on its way, in whatever form it came, encoded at most once and only when needed.
+"""Messages that are sent or were received, encoded at most once and only when needed.
 
-Rule 1: what the application handed in is never changed; a diverted copy is a parcel of its own.
-Rule 2: a driver that understands ``native`` sends it as it is (the healthy path pays nothing);
-        every other driver asks for ``encoded``.
+Rule 1: the application's message is never changed; a diverted copy is another OutgoingMessage.
+Rule 2: a driver that supports ``native`` sends it as it is, so that a healthy send costs nothing
+        more; every other driver uses ``encoded``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OutgoingMessage:
         encode: Callable[[], bytes] | None = None,
     ) -> None:
         self.native = native
-        """The message as the application's library knows it, or None."""
+        """The message as an object of the application's library, or None."""
         self._encoded = encoded
         self._encode = encode
 
@@ -33,17 +33,17 @@ class OutgoingMessage:
         """The whole message in AMQP's message format 0."""
         if self._encoded is None:
             if self._encode is None:
-                raise TypeError("a parcel needs its bytes or a way to make them")
+                raise TypeError("OutgoingMessage needs encoded or encode")
             self._encoded = self._encode()
         return self._encoded
 
 
 class ReceivedMessage(NamedTuple):
-    """A message that a driver received; a tuple, which is made in a fifth of the time of a frozen
-    dataclass: a drain makes one for every message."""
+    """A message that a driver received; a tuple, which is created in a fifth of the time of a
+    frozen dataclass: a drain creates one for every message."""
 
     path: str
-    """The entity it came from, sub-queue included."""
+    """The entity it was received from, sub-queue included."""
     encoded: bytes
     """All sections as the service delivered them, its annotations included."""
     sequence_number: int
@@ -54,4 +54,4 @@ class ReceivedMessage(NamedTuple):
     lock_token: bytes = b""
     """16 bytes, as on the wire; empty for receive-and-delete."""
     handle: Any = None
-    """The driver's own way to find it again; nobody else looks inside."""
+    """How the driver finds the message again; opaque to all other code."""

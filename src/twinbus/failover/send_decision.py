@@ -398,7 +398,7 @@ class SendDecision:
         """The retries are used up: the failure counts for the entity, and surfaces unless it
         diverts."""
         if isinstance(error, ServiceError):
-            error.used_up()
+            error.mark_final()
         events = self._failover.send_failed(now_s, error_summary(error))
         if not self._failover.is_diverted:
             self._fail(error)

@@ -201,7 +201,7 @@ class BatchingSender:
             path=self.path,
             was_sent=call.is_under_way,
         )
-        return error.used_up()
+        return error.mark_final()
 
 
 def _answer(call: _Call, error: BaseException | None) -> None:

@@ -4,8 +4,8 @@
 
     primary = twinbus.MessagingFactory.from_connection_string(primary_text)
 
-Everything here holds its async twin and goes through one door (blocking_portal.py) to the loop on
-which that lives: there is one implementation.
+Every object has its counterpart of ``twinbus.aio`` (its twin), and calls it on one event loop
+through blocking_portal.py: there is one implementation.
 """
 
 from __future__ import annotations

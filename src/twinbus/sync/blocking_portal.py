@@ -1,13 +1,13 @@
-"""The door between threads that block and the one event loop that works for them.
+"""Runs coroutines on one event loop, for threads that block until they have ended.
 
     any thread --call(coroutine)--> the loop's thread --result or error--> that thread
 
 Rule 1: one loop serves all sync objects of a process; it starts with the first call and ends with
-        the process. It is a daemon: a program that forgets to close something still ends.
+        the process. Its thread is a daemon: a program that does not close its objects still ends.
 Rule 2: a caller that is interrupted (Ctrl-C) cancels its call and waits until that has happened,
-        so that nothing goes on behind its back.
-Rule 3: a forked child has no loop thread: it gets a loop of its own on its first call, and what
-        lived on the parent's loop is made anew there (Twin).
+        so that nothing continues in the background.
+Rule 3: a forked child has no loop thread: it gets its own loop with its first call, and the
+        objects of the parent's loop are created again there (Twin).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockingPortal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._begin()
-        fork.in_child(self._begin)
+        fork.run_in_child(self._begin)
 
     def _begin(self) -> None:
         # A thread of the parent may have held the lock.
@@ -46,7 +46,7 @@ class BlockingPortal:
         return None if self._thread is None else self._thread.ident
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end on the loop; its result, or its error raised here."""
+        """Run a coroutine on the loop and wait for it; its result, or its error raised here."""
         try:
             loop = self._running_loop()
         except BaseException:
@@ -57,7 +57,7 @@ class BlockingPortal:
         try:
             return call.ended.result()
         except BaseException:
-            call.see_it_end()
+            call.cancel_and_wait()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -69,8 +69,8 @@ class BlockingPortal:
                 return
 
     def run(self, action: Callable[[], T]) -> T:
-        """Call a function on the loop's thread, where the objects that it touches live."""
-        return self.call(_called(action))
+        """Call a function on the loop's thread, to which the objects that it uses belong."""
+        return self.call(_call_async(action))
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         self.check_thread()
@@ -81,22 +81,22 @@ class BlockingPortal:
             return self._loop
 
     def check_thread(self) -> None:
-        """Refuse to wait for the loop on its own thread."""
+        """Raise ConfigurationError on the loop's own thread, which would wait for itself."""
         if self._thread is threading.current_thread():
             raise ConfigurationError(
                 "a blocking call was made from a callback on the event loop",
-                hint="Use twinbus.aio there, or hand the work to another thread",
+                hint="Use twinbus.aio there, or call it from another thread",
             )
 
     def _start(self) -> None:
         self._loop = new_event_loop()
-        fork.owns_loop(self._loop)
+        fork.register_loop(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
         self._thread.start()
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way through the door."""
+    """One coroutine that a thread waits for."""
 
     __slots__ = ("_loop", "_task", "_work", "ended")
 
@@ -107,9 +107,9 @@ class _Call(Generic[T]):
 
     def begin(self) -> None:
         self._task = self._loop.create_task(self._work)
-        self._task.add_done_callback(self._pass_on)
+        self._task.add_done_callback(self._set_outcome)
 
-    def _pass_on(self, task: asyncio.Task[T]) -> None:
+    def _set_outcome(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
             self.ended.set_exception(asyncio.CancelledError())
         elif (error := task.exception()) is not None:
@@ -117,8 +117,8 @@ class _Call(Generic[T]):
         else:
             self.ended.set_result(task.result())
 
-    def see_it_end(self) -> None:
-        """For a caller that was interrupted; does nothing once the call has ended by itself."""
+    def cancel_and_wait(self) -> None:
+        """For a caller that was interrupted; does nothing if the call has ended."""
         if not self.ended.done():
             self._loop.call_soon_threadsafe(self._cancel)
             self.ended.exception()
@@ -128,7 +128,7 @@ class _Call(Generic[T]):
             self._task.cancel()
 
 
-async def _called(action: Callable[[], T]) -> T:
+async def _call_async(action: Callable[[], T]) -> T:
     return action()
 
 
@@ -137,14 +137,14 @@ async def _next(items: AsyncIterator[T]) -> T:
 
 
 PORTAL = BlockingPortal()
-"""The one that everybody uses."""
+"""The portal of all sync objects of the process."""
 
 
-class Twin(fork.Remade[T]):
-    """What lives on the loop for an object that blocks; a forked child gets another one."""
+class Twin(fork.PerProcess[T]):
+    """The async counterpart of an object that blocks; a forked child creates another one."""
 
     __slots__ = ()
 
     def _make_again(self) -> None:
-        PORTAL.check_thread()  # Who makes it waits for the loop.
+        PORTAL.check_thread()  # Creating it waits for the loop.
         super()._make_again()

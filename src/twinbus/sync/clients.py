@@ -1,15 +1,11 @@
-"""The blocking clients, and the blocking NamespaceManager.
+"""The blocking senders, receivers and NamespaceManager: the async ones, called through the portal.
 
-Senders and receivers that block: the async ones, through the portal.
-
-NamespaceManager that blocks: the async one, through the portal.
-
-Rule 1: a class here holds its async twin and adds nothing but the way through the door; what a
-        method does is said there. A busy sender of a healthy entity needs no door: it sends on the
-        caller's thread (``twinbus.pairing.direct_sender``).
+Rule 1: a class here has its async counterpart (its twin), whose documentation holds, and adds the
+        call through the portal only. A busy sender of a healthy entity does not need the portal:
+        it sends on the caller's thread (``twinbus.pairing.direct_sender``).
 Rule 2: tests/unit/sync/test_facade.py keeps names and signatures equal.
-Rule 3: a forked child gets another twin with its first call. What the parent has opened is not
-        closed there.
+Rule 3: a forked child gets another twin with its first call. Links of the parent are not closed
+        there.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ class _Closes:
     """``with`` for everything that has close()."""
 
     def close(self) -> None:
-        """Let go of the links; may be called twice."""
+        """Close the links; may be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,11 +54,11 @@ class _Closes:
 
 
 class SenderEnds(NamedTuple):
-    """What a sender sends by."""
+    """The two ways in which a sender sends."""
 
     sender: aio.MessageSender
     direct: DirectSender[OutgoingMessage] | None
-    """Sends on the caller's thread, where and while that is possible."""
+    """Sends on the caller's thread, where that is possible; None where it never is."""
 
 
 MakeSender: TypeAlias = Callable[[], SenderEnds]
@@ -85,7 +81,7 @@ class MessageSender(_Closes):
         return self._ends().sender
 
     def send(self, message: BrokeredMessage, *, timeout: float | None = None) -> None:
-        """Return once the message is durable, at the entity or in its backlog."""
+        """Return when the message is stored durably, in the entity or in its backlog."""
         sender, direct = self._ends()
         if direct is None:
             PORTAL.call(sender.send(message, timeout=timeout))
@@ -98,23 +94,23 @@ class MessageSender(_Closes):
     def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
     ) -> None:
-        """Send several at once: the primary takes all of them or none."""
+        """Send several messages as one batch: the primary accepts all of them or none."""
         PORTAL.call(self._sender.send_batch(messages, timeout=timeout))
 
     def schedule_message(self, message: BrokeredMessage, *, timeout: float | None = None) -> int:
-        """Hand in a message that carries its time; a number, for cancelling."""
+        """Schedule a message that has an enqueue time; its sequence number, for cancelling."""
         return PORTAL.call(self._sender.schedule_message(message, timeout=timeout))
 
     def schedule_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
     ) -> list[int]:
-        """The same for several; a number for each."""
+        """Schedule several messages; a sequence number for each."""
         return PORTAL.call(self._sender.schedule_batch(messages, timeout=timeout))
 
     def cancel_scheduled_message(
         self, *sequence_numbers: int, timeout: float | None = None
     ) -> None:
-        """Take scheduled messages back, as long as that is possible."""
+        """Cancel scheduled messages that are not enqueued yet."""
         PORTAL.call(self._sender.cancel_scheduled_message(*sequence_numbers, timeout=timeout))
 
     def close(self) -> None:
@@ -147,61 +143,61 @@ class MessageReceiver(_Closes):
 
     @property
     def session_id(self) -> str | None:
-        """The session that is held, once the first receive has got one."""
+        """The session that this receiver has locked, after its first receive."""
         return self._receiver.session_id
 
     def receive(self, *, max_wait_time: float | None = None) -> BrokeredMessage | None:
-        """One message, or None when there was none for ``max_wait_time`` seconds."""
+        """One message, or None if none arrived within ``max_wait_time`` seconds."""
         message = PORTAL.call(self._receiver.receive(max_wait_time=max_wait_time))
         return None if message is None else _blocking(message)
 
     def receive_batch(
         self, max_message_count: int, *, max_wait_time: float | None = None
     ) -> list[BrokeredMessage]:
-        """Up to so many: returns as soon as some are there, or empty after the wait."""
+        """Up to ``max_message_count`` messages that are available; none after the wait."""
         found = PORTAL.call(
             self._receiver.receive_batch(max_message_count, max_wait_time=max_wait_time)
         )
         return [_blocking(message) for message in found]
 
     def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[BrokeredMessage]:
-        """Messages that were set aside, by their numbers."""
+        """Deferred messages, by their sequence numbers."""
         found = PORTAL.call(self._receiver.receive_deferred(sequence_numbers))
         return [_blocking(message) for message in found]
 
     def peek(
         self, max_message_count: int = 1, *, from_sequence_number: int = 1
     ) -> list[BrokeredMessage]:
-        """Look without taking; such messages cannot be settled."""
+        """Read messages without locking or removing them; they cannot be settled."""
         return PORTAL.call(
             self._receiver.peek(max_message_count, from_sequence_number=from_sequence_number)
         )
 
     def __iter__(self) -> Iterator[BrokeredMessage]:
-        """Messages as they come, until the receiver is closed."""
+        """Messages as they arrive, until the receiver is closed."""
         for message in PORTAL.iterate(self._receiver.__aiter__()):
             yield _blocking(message)
 
     def complete(self, message: BrokeredMessage) -> None:
-        """It is done: the service forgets it."""
+        """Remove the message from its queue: it was processed."""
         PORTAL.call(self._receiver.complete(message))
 
     def abandon(self, message: BrokeredMessage) -> None:
-        """Give it back at once; its delivery count grows."""
+        """End the lock at once: the message is delivered again, with a higher delivery count."""
         PORTAL.call(self._receiver.abandon(message))
 
     def defer(self, message: BrokeredMessage) -> None:
-        """Set it aside; receive_deferred() gets it by its number."""
+        """Defer the message; receive_deferred() receives it by its sequence number."""
         PORTAL.call(self._receiver.defer(message))
 
     def dead_letter(
         self, message: BrokeredMessage, *, reason: str = "", description: str = ""
     ) -> None:
-        """Move it to the dead-letter queue, with a reason."""
+        """Move the message to the dead-letter queue, with a reason."""
         PORTAL.call(self._receiver.dead_letter(message, reason=reason, description=description))
 
     def renew_lock(self, message: BrokeredMessage) -> None:
-        """Lock it for as long again."""
+        """Renew the lock for another lock duration."""
         PORTAL.call(self._receiver.renew_lock(message))
 
     def close(self) -> None:
@@ -225,8 +221,8 @@ class QueueClient(MessageSender, MessageReceiver):
         MessageReceiver.close(self)
 
 
-class _BlockingHeld(LockHandle):
-    """Lets a received message settle itself without an ``await``."""
+class _BlockingLockHandle(LockHandle):
+    """Settles a received message without an ``await``."""
 
     __slots__ = ()
 
@@ -236,12 +232,12 @@ class _BlockingHeld(LockHandle):
 
 def _blocking(message: BrokeredMessage) -> BrokeredMessage:
     if isinstance(message.held, LockHandle):
-        message.held = _BlockingHeld(message.held.receiver, message.held.delivered)
+        message.held = _BlockingLockHandle(message.held.receiver, message.held.delivered)
     return message
 
 
 class NamespaceManager:
-    """The entities of one namespace. Every call needs the claim Manage."""
+    """The entities of one namespace. Every call requires the Manage claim."""
 
     def __init__(
         self,
@@ -263,11 +259,11 @@ class NamespaceManager:
         )
 
     @classmethod
-    def of(cls, twin: aio.NamespaceManager) -> Self:
-        """The sync face of a manager that lives on the loop."""
-        made = cls.__new__(cls)
-        made.twin = twin
-        return made
+    def wrap(cls, twin: aio.NamespaceManager) -> Self:
+        """The blocking manager around an async one."""
+        manager = cls.__new__(cls)
+        manager.twin = twin
+        return manager
 
     @classmethod
     def from_connection_string(
@@ -280,7 +276,7 @@ class NamespaceManager:
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Self:
         """A manager with the key or the signature of a connection string."""
-        return cls.of(
+        return cls.wrap(
             aio.NamespaceManager.from_connection_string(
                 connection_string,
                 namespace_name=namespace_name,
@@ -295,7 +291,7 @@ class NamespaceManager:
         return self.twin.address
 
     def namespace_name(self) -> str:
-        """What the namespace calls itself."""
+        """The name of the namespace, as the service returns it."""
         return PORTAL.call(self.twin.namespace_name())
 
     # -- queues -------------------------------------------------------------------------------

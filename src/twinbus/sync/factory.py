@@ -1,10 +1,11 @@
-"""MessagingFactory that blocks: the async one, through the portal; and the options of a pair.
+"""The blocking MessagingFactory, which calls the async one through the portal, and pair options.
 
-Rule 1: what a method does is said in ``twinbus.aio``.
-Rule 2: callbacks (``on_event``) run on the loop's thread: they are quick, and call nothing here.
-Rule 3: a forked child makes the factory anew with its first call, and pairs it again. It begins as
-        a process that is started then: what is diverted or held is its own business. It hosts no
-        syphon, which stays with the parent, and does not insist on the secondary (P27).
+Rule 1: the documentation of ``twinbus.aio`` holds for every method.
+Rule 2: callbacks (``on_event``) run on the loop's thread: they must be quick and must not call a
+        blocking method.
+Rule 3: a forked child creates the factory again with its first call, and pairs it again. It begins
+        like a new process: it inherits neither diversions nor holds. The hosted syphon stays with
+        the parent, and the secondary need not be reachable (P27).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
 from twinbus import aio
+from twinbus.common.argument_types import type_shown
 from twinbus.drivers.administration import AdministrationClient
 from twinbus.drivers.credentials import Credential, IdentityCredential
 from twinbus.drivers.interface import Driver, NamespaceAddress, NextSession, ReceiveMode
@@ -43,12 +45,13 @@ from twinbus.sync.clients import (
 
 __all__ = ["MessagingFactory", "SendAvailabilityPairedNamespaceOptions"]
 
-# A detour makes a message at most 463 bytes longer; the loop looks closer where this is too much.
-DETOUR_BYTES_MAX: Final = 512
+# The envelope makes a message at most 463 bytes longer; the loop computes it where this is too
+# much.
+ENVELOPE_BYTES_MAX: Final = 512
 
 
 class MessagingFactory:
-    """Everything an application uses of one namespace, alone or paired."""
+    """Creates the clients of one namespace, which may be paired with a secondary."""
 
     def __init__(
         self,
@@ -63,17 +66,17 @@ class MessagingFactory:
         self._options: SendAvailabilityPairedNamespaceOptions | None = None
         self._listeners: dict[object, tuple[Listener, Callable[[], None]]] = {}
         self._is_closed = False
-        self._twin = Twin(self._made)
+        self._twin = Twin(self._create_twin)
 
     @property
     def twin(self) -> aio.MessagingFactory:
         """The factory on the loop."""
         return self._twin()
 
-    def _made(self) -> aio.MessagingFactory:
+    def _create_twin(self) -> aio.MessagingFactory:
         """The first one, and one for each forked child that uses it."""
         twin = self._make()
-        if twin.is_inherited:  # It was made elsewhere: every call of it says so.
+        if twin.is_inherited:  # It belongs to another process: every call of it raises an error.
             return twin
         self._direct: WeakSet[DirectSender[OutgoingMessage]] = WeakSet()
         try:
@@ -82,8 +85,8 @@ class MessagingFactory:
             if self._is_closed:
                 PORTAL.call(twin.close())
             elif self._options is not None:
-                # A secondary that is away stops nobody who has paired before.
-                options = self._options.twins(require_secondary=False, enable_syphon=False)
+                # The parent has paired already: an unreachable secondary is not an error here.
+                options = self._options.to_async(require_secondary=False, enable_syphon=False)
                 PORTAL.call(twin.pair_namespace(options))
         except BaseException:
             PORTAL.call(twin.close())
@@ -91,19 +94,19 @@ class MessagingFactory:
         return twin
 
     @classmethod
-    def made_by(cls, make: Callable[[], aio.MessagingFactory]) -> Self:
-        """The sync face of a factory on the same loop, such as a paired client's; ``make`` is
-        asked again in a forked child."""
-        made = cls.__new__(cls)
-        made._bind(make)
-        return made
+    def wrap(cls, make: Callable[[], aio.MessagingFactory]) -> Self:
+        """The blocking factory around an async one on the same loop, for example that of a paired
+        client; ``make`` is called again in a forked child."""
+        factory = cls.__new__(cls)
+        factory._bind(make)
+        return factory
 
     @classmethod
     def from_connection_string(
         cls, connection_string: str, **options: Unpack[FactoryOptions]
     ) -> Self:
         """A factory with the key or the signature of a connection string."""
-        return cls.made_by(
+        return cls.wrap(
             lambda: aio.MessagingFactory.from_connection_string(connection_string, **options)
         )
 
@@ -116,10 +119,10 @@ class MessagingFactory:
         credential: Credential | IdentityCredential | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
-        """A factory for what the environment names."""
-        # A forked child finds what its parent has found, whatever became of the variables.
+        """A factory for the namespace that the environment variables name."""
+        # A forked child uses the same values, also if the variables have changed.
         found = dict(os.environ if environment is None else environment)
-        return cls.made_by(
+        return cls.wrap(
             lambda: aio.MessagingFactory.from_environment(
                 found, role=role, credential=credential, **options
             )
@@ -134,16 +137,16 @@ class MessagingFactory:
         lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
-        """A factory over a driver that was made elsewhere. A forked child cannot use it."""
+        """A factory that uses an existing driver. A forked child cannot use it."""
         twin = aio.MessagingFactory.from_driver(port, management, lean, **options)
-        return cls.made_by(lambda: twin)
+        return cls.wrap(lambda: twin)
 
     @property
     def address(self) -> NamespaceAddress:
         return self._twin.last.address
 
     def namespace_name(self) -> str | None:
-        """What the namespace calls itself, if it can be asked."""
+        """The name of the namespace, if the service returns it."""
         return PORTAL.call(self.twin.namespace_name())
 
     # -- clients ------------------------------------------------------------------------------
@@ -189,19 +192,19 @@ class MessagingFactory:
     def _direct_sender(self, sender: aio.MessageSender) -> DirectSender[OutgoingMessage] | None:
         """For sends on the caller's thread; None where all of them go through the loop."""
         driver = self.twin.driver
-        # Neither the lean client nor a driver that meters its sends has such a thing.
+        # Neither the lean client nor a metered driver has it.
         opener = getattr(driver, "blocking_opener", None)
         open_link = None if opener is None else opener(sender.path)
         if open_link is None:
             return None
 
         def fits(outgoing_message: OutgoingMessage, limit_bytes: int) -> bool:
-            # Metering can begin later, with the pair; then the loop counts each send.
+            # Metering can start later, with the pair; then the loop counts each send.
             if self.twin.driver is not driver:
                 return False
             if outgoing_message.native.properties:
                 check_reserved_names(outgoing_message.native.properties)
-            size = len(outgoing_message.encoded) + DETOUR_BYTES_MAX
+            size = len(outgoing_message.encoded) + ENVELOPE_BYTES_MAX
             return size <= min(limit_bytes, ONE_WRITE_BYTES_MAX)
 
         direct = DirectSender(
@@ -243,26 +246,27 @@ class MessagingFactory:
         """Pair this namespace, as the primary, with the secondary of the options."""
         if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
             raise ConfigurationError(
-                f"a {type(options).__name__} does not say how to pair",
-                hint="Give twinbus.SendAvailabilityPairedNamespaceOptions; twinbus.aio has its own",
+                "options must be twinbus.SendAvailabilityPairedNamespaceOptions, "
+                f"got {type_shown(options)}",
+                hint="Use the classes of twinbus, not those of twinbus.aio",
             )
-        PORTAL.call(self.twin.pair_namespace(options.twins()))
+        PORTAL.call(self.twin.pair_namespace(options.to_async()))
         self._options = options
 
     @property
     def paired_namespace_options(self) -> SendAvailabilityPairedNamespaceOptions | None:
-        """The options of the pair as they hold now; None for a factory that is not a primary."""
+        """The current options of the pair; None for a factory that is not a primary."""
         options = self.twin.paired_namespace_options
         if options is None or isinstance(options, _TwinOptions):
             return None if options is None else options.shown
-        return SendAvailabilityPairedNamespaceOptions.of(options)
+        return SendAvailabilityPairedNamespaceOptions.wrap(options)
 
     def set_ping_interval(self, interval: Interval) -> None:
-        """Ask diverted entities at another pace whether they are back, from now on."""
+        """Change the interval between pings of diverted entities."""
         PORTAL.run(partial(self.twin.set_ping_interval, interval))
 
     def health(self, path: str) -> EntityHealth:
-        """What is known about one queue or topic."""
+        """The health of one queue or topic."""
         return PORTAL.run(partial(self.twin.health, path))
 
     def failovers(self) -> list[EntityHealth]:
@@ -270,19 +274,20 @@ class MessagingFactory:
         return PORTAL.run(self.twin.failovers)
 
     def backlog(self) -> list[QueueBacklog]:
-        """What every backlog queue holds."""
+        """The number of messages in each backlog queue."""
         return PORTAL.call(self.twin.backlog())
 
     def force_failover(self, path: str) -> None:
-        """Divert a path, or all of them (``"*"``), although nothing failed."""
+        """Divert a path, or all paths (``"*"``), although no send has failed."""
         PORTAL.run(partial(self.twin.force_failover, path))
 
     def mark_path_healthy(self, path: str) -> None:
-        """Send to the primary again, whatever was known about a path (or ``"*"``)."""
+        """End the diversion or hold of a path (or ``"*"``): send to the primary again."""
         PORTAL.run(partial(self.twin.mark_path_healthy, path))
 
     def hold(self, path: str) -> None:
-        """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
+        """Keep a path (or ``"*"``) on the namespace it uses now, until it is marked healthy or
+        failed over."""
         PORTAL.run(partial(self.twin.hold, path))
 
     def events(self) -> Iterator[EventRecord]:
@@ -290,7 +295,8 @@ class MessagingFactory:
         return PORTAL.iterate(PORTAL.run(self.twin.events))
 
     def on_event(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with every event, on the loop's thread; returns how to stop that."""
+        """Call ``listener`` with every event, on the loop's thread; returns a function that ends
+        this."""
         key = object()
         stop = PORTAL.run(partial(self.twin.on_event, listener))
         self._listeners[key] = listener, stop
@@ -310,11 +316,11 @@ class MessagingFactory:
 
     @property
     def fault_reason(self) -> str | None:
-        """Why this factory was given up, if it was."""
+        """Why this factory has faulted; None if it has not."""
         return None if self._twin.is_inherited else self.twin.fault_reason
 
     def close(self) -> None:
-        """Wait for the sends under way, then let go of everything."""
+        """Wait for pending sends, then close all clients and connections."""
         self._is_closed = True
         if self._twin.is_inherited:
             return
@@ -347,19 +353,19 @@ class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespace
         return NamespaceManager, MessagingFactory
 
     @classmethod
-    def of(cls, twin: aio.SendAvailabilityPairedNamespaceOptions) -> Self:
-        """The options of a pair that was made on the loop, such as a paired client's."""
+    def wrap(cls, twin: aio.SendAvailabilityPairedNamespaceOptions) -> Self:
+        """The options of a pair of async factories, for example that of a paired client."""
         manager = twin.secondary_namespace_manager
         values = {each.name: getattr(twin, each.name) for each in fields(twin)}
-        values["secondary_namespace_manager"] = manager and NamespaceManager.of(manager)
-        values["messaging_factory"] = MessagingFactory.made_by(lambda: twin.messaging_factory)
+        values["secondary_namespace_manager"] = manager and NamespaceManager.wrap(manager)
+        values["messaging_factory"] = MessagingFactory.wrap(lambda: twin.messaging_factory)
         values["backlog_queue_count"] = twin.wanted_queue_count
-        made = cls(**values)
-        made.found_queues(twin.backlog_queue_count)
-        return made
+        options = cls(**values)
+        options.found_queues(twin.backlog_queue_count)
+        return options
 
-    def twins(self, **changed: Any) -> aio.SendAvailabilityPairedNamespaceOptions:
-        """The same for the loop, with other values for some."""
+    def to_async(self, **changed: Any) -> aio.SendAvailabilityPairedNamespaceOptions:
+        """The same options for the async factory, some of them with other values."""
         manager, factory = self.secondary_namespace_manager, self.messaging_factory
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["secondary_namespace_manager"] = None if manager is None else manager.twin
@@ -369,8 +375,8 @@ class SendAvailabilityPairedNamespaceOptions(aio.SendAvailabilityPairedNamespace
 
 
 class _TwinOptions(aio.SendAvailabilityPairedNamespaceOptions):
-    """The options on the loop, which pass on what changes: how many queues were found, now or
-    later (P19), and the ping interval."""
+    """The options of the async factory, which pass on what changes: the number of backlog queues
+    that were found, now or later (P19), and the ping interval."""
 
     def __init__(
         self, shown: SendAvailabilityPairedNamespaceOptions, values: dict[str, Any]
@@ -380,7 +386,7 @@ class _TwinOptions(aio.SendAvailabilityPairedNamespaceOptions):
 
     @property
     def shown(self) -> SendAvailabilityPairedNamespaceOptions:
-        """Those that the application has."""
+        """The options object of the application."""
         shown: SendAvailabilityPairedNamespaceOptions = self.__dict__["_shown"]
         return shown
 

@@ -135,7 +135,9 @@ class NamespaceFixture:
 
     def machine(self, path: str) -> Queue:
         """What runs behind a path; for looks, not for changes."""
-        found = self._thread.run_function(lambda: self._namespace.access.catalogue.find(path.lower()))
+        found = self._thread.run_function(
+            lambda: self._namespace.access.catalogue.find(path.lower())
+        )
         if found is None:
             raise ConfigurationError(f"there is no entity {path!r} in {self.name!r}")
         return found

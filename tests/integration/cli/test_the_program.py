@@ -97,10 +97,10 @@ def test_an_error_is_a_sentence_and_debug_shows_where_it_comes_from(
     wrong = ("demo", "--outage", "soon")
     assert run(monkeypatch, *wrong) == 2
     told = capsys.readouterr().err
-    assert told == "twinbus: 'soon' is not a time. Write it as 30s, 5m or 1h.\n"
+    assert told == "twinbus: 'soon' is not a time. Use for example 30s, 5m or 1h.\n"
     assert run(monkeypatch, "--debug", *wrong) == 2
     told = capsys.readouterr().err
-    assert "Traceback" in told and told.endswith("Write it as 30s, 5m or 1h.\n")
+    assert "Traceback" in told and told.endswith("Use for example 30s, 5m or 1h.\n")
 
 
 def test_what_nobody_thought_of_is_a_sentence_without_its_text(

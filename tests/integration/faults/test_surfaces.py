@@ -46,7 +46,7 @@ def test_faults_are_listed_with_their_time_and_hits(
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "sentence"),
     [
-        ("POST", "", {"kind": "cannot-fly"}, 400, "there is no fault 'cannot-fly'"),
+        ("POST", "", {"kind": "cannot-fly"}, 400, "no fault 'cannot-fly'"),
         ("POST", "", {"kind": "throttle", "probability": 7}, 400, "probability of throttle is 7"),
         ("POST", "", b"[1]", 400, "must be a JSON object"),
         ("POST", "", b"{", 400, "not valid JSON"),
@@ -194,7 +194,7 @@ def test_the_command_line_stops_and_starts_a_namespace(broker: BrokerProcess) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["add", "cannot-fly"], "there is no fault 'cannot-fly'. Use one of: cannot-send, cannot-"),
+        (["add", "cannot-fly"], "no fault 'cannot-fly'. Use one of: cannot-send, cannot-"),
         (["add", "throttle", "--for", "soon"], "'soon' is not a time"),
         (["add", "throttle", "--set", "probability"], "has no value"),
         (["add", "throttle", "--output", "xml"], "--output cannot be 'xml'"),

@@ -273,7 +273,7 @@ def test_two_patterns_in_one_are_refused(scene: Scene) -> None:
     command = ["--local", "--dry-run", "--primary-name", scene.name, "--allow", "orders,bills"]
     result = invoke(*command, **scene.pair.environment)
     assert isinstance(result.exception, ConfigurationError)
-    assert "no entity has a name that fits the pattern 'orders,bills'" in str(result.exception)
+    assert "'orders,bills'" in str(result.exception)
 
 
 def test_the_help_names_the_exit_codes() -> None:

@@ -180,7 +180,7 @@ async def test_without_the_wish_nothing_is_in_the_way(
     ("chosen", "sentence"),
     [
         ({"metering": "/dev/null/books"}, "metering '/dev/null/books' cannot be used"),
-        ({"audit": True}, "an audit needs a place"),
+        ({"audit": True}, "audit needs a place"),
         ({"metering": ""}, "metering cannot be ''"),
         ({"metering": "a\0b"}, "metering cannot be"),
         ({"metering": 123}, "metering cannot be 123"),

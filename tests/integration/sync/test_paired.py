@@ -89,7 +89,7 @@ def test_options_of_the_async_names_are_told_apart(servicebus_pair: NamespacePai
     text = servicebus_pair.primary.connection_string
     with (
         twinbus.MessagingFactory.from_connection_string(text) as primary,
-        pytest.raises(ConfigurationError, match=r"twinbus\.aio has its own"),
+        pytest.raises(ConfigurationError, match="got an object"),
     ):
         primary.pair_namespace(object())  # type: ignore[arg-type]
 

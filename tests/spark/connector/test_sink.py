@@ -276,7 +276,7 @@ def test_a_message_too_large_is_named_and_its_partition_stays(
         "concat('m-', id) as messageId", "if(id = 77, repeat('x', 300000), 'small') as body"
     )
 
-    with pytest.raises(Exception, match=r"the message 'm-77' has 300,\d{3} bytes and 'queue-"):
+    with pytest.raises(Exception, match=r"message 'm-77' has 300,\d{3} bytes and 'queue-"):
         write(rows.coalesce(1), pair, queue=queue)
 
     assert pair.primary.counts(queue)["active_message_count"] == 0

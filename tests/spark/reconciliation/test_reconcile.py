@@ -271,7 +271,7 @@ def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) 
     [
         (["--from", "yesterday", "--receipts", "."], "is no time"),
         (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "not before"),
-        (["--primary-logs", "nowhere"], "there is no 'nowhere'"),
+        (["--primary-logs", "nowhere"], "'nowhere'"),
         (["--receipts", ".", "--output", "xml"], "--output cannot be"),
         (["--receipts", ".", "--look"], "does not name the primary namespace"),
     ],

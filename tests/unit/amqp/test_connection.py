@@ -348,8 +348,8 @@ def test_a_connection_whose_transport_is_gone_keeps_nothing() -> None:
 def test_a_peer_hears_a_heartbeat_after_half_of_the_silence_it_allows() -> None:
     """Case 74."""
     server = Server().opened(idle_time_out=10_000)
-    server.connection.heard(100)
-    server.connection.wrote(100)
+    server.connection.note_read(100)
+    server.connection.note_write(100)
 
     assert server.connection.next_timer_s() == 105
     server.connection.handle_timer(104.9)
@@ -361,7 +361,7 @@ def test_a_peer_hears_a_heartbeat_after_half_of_the_silence_it_allows() -> None:
 def test_a_silent_peer_is_given_up_after_twice_what_it_was_told() -> None:
     """Case 74: no heartbeats."""
     server = Server(AmqpLimits(idle_timeout_s=30)).opened()
-    server.connection.heard(100)
+    server.connection.note_read(100)
 
     assert server.connection.next_timer_s() == 160
     assert server.connection.handle_timer(159.9) == []
@@ -373,8 +373,8 @@ def test_a_silent_peer_is_given_up_after_twice_what_it_was_told() -> None:
 
 def test_without_any_time_out_nothing_is_waited_for() -> None:
     server = Server(AmqpLimits(idle_timeout_s=0)).opened(idle_time_out=0)
-    server.connection.heard(0)
-    server.connection.wrote(0)
+    server.connection.note_read(0)
+    server.connection.note_write(0)
 
     assert server.connection.next_timer_s() is None
     assert server.connection.handle_timer(1e9) == []

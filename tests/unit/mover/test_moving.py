@@ -119,7 +119,7 @@ async def test_one_refused_message_does_not_block_its_batch(
     assert outcomes(receipts) == {"moved": 99, "dead-lettered": 1}
     [(buried, reason, description)] = secondary.queues[QUEUE].dead
     assert (id_of(buried), reason) == ("m37", "message-refused")
-    assert description == "orders: a session id is required. (MessageRefused)"
+    assert description == "orders: A session id is required. (MessageRefused)"
     # About two sends for each halving
     assert len([line for line in primary.log if line.startswith("send")]) <= 16
 
@@ -238,7 +238,7 @@ async def test_a_secondary_that_fails_after_the_send_announces_a_second_copy(
     secondary.settle_error = CommunicationError("gone")
     receipts = await move_chunk(secondary, primary, QUEUE, options())
     assert outcomes(receipts) == {"lock-lost": 1}
-    assert "gone" in receipts[0].reason
+    assert "Gone" in receipts[0].reason
 
 
 async def test_messages_that_end_in_doubt_too_often_are_buried(

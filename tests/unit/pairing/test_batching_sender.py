@@ -160,7 +160,7 @@ async def test_a_timeout_that_the_queue_answers_is_raised_as_it_is(away: FakeNam
     answer = OperationTimeout("too busy", path=QUEUE, condition="com.microsoft:timeout")
     answer.is_ambiguous = False
     away.answer(QUEUE, answer)
-    with pytest.raises(OperationTimeout, match="too busy") as raised:
+    with pytest.raises(OperationTimeout, match="busy") as raised:
         await send(batching(away), "one")
     assert raised.value.condition == "com.microsoft:timeout"
     assert not raised.value.is_ambiguous

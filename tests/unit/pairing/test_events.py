@@ -36,7 +36,7 @@ async def test_events_can_be_read_live(fake_pair: FakePair) -> None:
     seen = [await asyncio.wait_for(anext(stream), 5) for _ in OUTAGE]
     assert [each.name for each in seen] == OUTAGE
     diverted = seen[1]
-    assert isinstance(diverted.event, Diverted) and "gone" in diverted.event.reason
+    assert isinstance(diverted.event, Diverted) and "Gone" in diverted.event.reason
     assert abs(diverted.at - datetime.now(UTC)) < timedelta(minutes=1)
     assert diverted.primary == "contoso.example:5671"
     assert diverted.secondary == "fabrikam.example:5671"
@@ -123,7 +123,7 @@ async def test_a_refused_ping_is_an_error_in_the_log_with_a_way_out(
     EventHub("contoso").publish([PingRefused("orders", 1.0, "unauthorized", "the key is wrong")])
     [record] = caplog.records
     assert record.levelno == logging.ERROR
-    assert "the key is wrong" in record.message and "a key that may send" in record.message
+    assert "key is wrong" in record.message and "a key that may send" in record.message
 
 
 async def test_callbacks_are_told_and_their_errors_stop_nothing(
@@ -176,7 +176,7 @@ async def test_the_journal_holds_every_event_as_a_line(
     await pair.primary.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["event"] for line in lines] == [*OUTAGE, "factory-closed"]
-    assert lines[1]["path"] == "orders" and "gone" in lines[1]["reason"]
+    assert lines[1]["path"] == "orders" and "Gone" in lines[1]["reason"]
     assert [each.name for each in read_journal(path)] == [*OUTAGE, "factory-closed"]
     assert all(each.at.tzinfo is not None for each in read_journal(path))
 

@@ -70,7 +70,7 @@ async def test_a_message_that_every_queue_refuses_is_raised_and_withdraws_none(
     """P13, P20: the first refusal is what the caller gets."""
     fake_pair.away.answer("*", MessageRefused("not this one"))
     fake_pair.primary.force_failover("orders")
-    with pytest.raises(MessageRefused, match="not this one"):
+    with pytest.raises(MessageRefused, match="this one"):
         await fake_pair.primary.create_message_sender("orders").send(BrokeredMessage(b"bad"))
     assert len(fake_pair.away.attempts) == 2
     assert fake_pair.primary.health("orders").withdrawn == {}

@@ -213,7 +213,7 @@ async def test_what_the_other_syphon_set_aside_is_found_within_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P21: in a queue with messages of both; nobody waits for the hourly look."""
-    monkeypatch.setattr(pair_marks, "SHARED_LOOK_S", 0.05)
+    monkeypatch.setattr(pair_marks, "SHARED_SCAN_S", 0.05)
     far, home = FakeNamespace(QUEUE), FakeNamespace("orders")
     far.patience_s = 0.02
     far.put(QUEUE, theirs("t1"))

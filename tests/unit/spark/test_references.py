@@ -94,7 +94,7 @@ def test_the_case_of_an_option_does_not_matter() -> None:
         ({"connectionStringEnv": "A", "connectionStringFile": "b"}, "2 times"),
         ({"credentialProvider": "no colon"}, "package.module:callable"),
         ({"credentialProvider": "a:b:c"}, "package.module:callable"),
-        ({"fullyQualifiedNamespace": "sb://x/"}, "plain host name"),
+        ({"fullyQualifiedNamespace": "sb://x/"}, "host name"),
         ({"connectionStringEnv": "A", "managementPort": "0"}, "1 to 65535"),
         ({"connectionStringEnv": "A", "managementPort": "70000"}, "1 to 65535"),
         ({"connectionStringEnv": SECRET}, "instead of a reference"),
@@ -110,7 +110,7 @@ def test_options_that_name_no_namespace_or_two_are_refused(
 
 
 def test_a_role_that_is_not_named_is_said() -> None:
-    with pytest.raises(ConfigurationError, match=r"the primary namespace.*primaryConnectionString"):
+    with pytest.raises(ConfigurationError, match=r"primary namespace.*primaryConnectionString"):
         NamespaceRef.from_options({"connectionStringEnv": "A"}, role="primary")
 
 

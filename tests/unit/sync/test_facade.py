@@ -28,7 +28,7 @@ NOT_FOR_BLOCKERS = {
 }
 # What only the blocking ones have: the asyncio object behind, and how they are made of one; and
 # properties that are plain attributes there.
-NOT_FOR_ASYNCIO = {"made_by", "of", "twin", "twins"}
+NOT_FOR_ASYNCIO = {"to_async", "twin", "wrap"}
 ATTRIBUTES = {"address", "path"}
 # What Python itself calls, and how it is called where it is awaited.
 SPECIAL = {

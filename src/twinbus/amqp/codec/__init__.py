@@ -2,5 +2,5 @@
 
 types, primitives        the types that Python lacks; bounds, sizes and text checks
 decode, skip, encode     single values
-composites               described lists as dataclasses; fixed_fields the quick way for small ones
+composites               described lists as dataclasses; fixed_fields a fast path for small ones
 """

@@ -1,17 +1,17 @@
-"""How AMQP composites (described lists of named fields) map to dataclasses.
+"""Maps AMQP composites (described lists of named fields) to dataclasses.
 
-A class says what it is once, and reading, writing and checking follow from it:
+A class declares its fields once, and reading, writing and checking use this declaration:
 
     @composite(0x1D, "amqp:error:list", "symbol! string fields")
     @dataclass(slots=True)
     class Error: ...
 
-Rule 1: the kinds stand in the order of the fields; ``!`` marks a mandatory field. A null or an
+Rule 1: the kinds are in the order of the fields; ``!`` marks a mandatory field. A null or an
         omitted trailing field means the default of the dataclass.
 Rule 2: a descriptor is compared whole. A symbol that only begins like a known one is unknown.
 Rule 3: an error names the composite and the field.
-Rule 4: a field is judged by its constructor before anything is built of it, and so are the keys
-        of a map that must be symbols.
+Rule 4: a field is checked by its constructor before a value is built, and so are the keys of a
+        map that must be symbols.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """What one field may hold."""
+    """The values that one field may have."""
 
     label: str
     accepts: Callable[[Any], bool]
@@ -46,11 +46,11 @@ class FieldType:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Everything about one composite that its class does not say itself."""
+    """The declaration of one composite."""
 
     cls: type
     name: str
-    """For sentences: "open", "sasl-init"."""
+    """For error texts: "open", "sasl-init"."""
     head: bytes
     """Descriptor, encoded."""
     field_names: tuple[str, ...]
@@ -99,13 +99,13 @@ def decode_composite(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[An
 def decode_descriptor(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Spec, int]:
     """The spec that a descriptor at ``pos`` names, and the position of the field list."""
     if pos >= end or buf[pos] != 0x00:
-        raise DecodeError("a described list is expected here. Start it with a descriptor.")
+        raise DecodeError("A described list is expected here. Begin it with a descriptor.")
     skip_descriptor(buf, pos + 1, end, budget)
     descriptor, pos = decode_value(buf, pos + 1, end, budget)
     spec = _SPECS_BY_DESCRIPTOR.get(descriptor)
     if spec is None:
         shown = f"0x{descriptor:x}" if isinstance(descriptor, int) else repr(descriptor[:64])
-        raise DecodeError(f"descriptor {shown} is unknown here. Use one of AMQP 1.0.")
+        raise DecodeError(f"Descriptor {shown} is unknown here. Use a descriptor of AMQP 1.0.")
     return spec, pos
 
 
@@ -144,9 +144,11 @@ def _field_list(spec: Spec, buf: bytes, pos: int, end: int, budget: Budget) -> t
     elif code == 0x45:
         count, pos, stop = 0, pos + 1, pos + 1
     else:
-        raise DecodeError(f"{spec.name} is not a list. Encode its fields as a list.")
+        raise DecodeError(f"The {spec.name} is not a list. Encode its fields as a list.")
     if count > len(spec.kinds):
-        raise DecodeError(f"{spec.name} has {count} fields, and at most {len(spec.kinds)} exist.")
+        raise DecodeError(
+            f"The {spec.name} has {count} fields; AMQP has {len(spec.kinds)}. Remove the others."
+        )
     return count, pos, stop
 
 
@@ -229,13 +231,13 @@ _ARRAY_CODES: Final = b"\xe0\xf0"
 
 
 def _decode_fields_map(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:
-    """A map with symbols as keys; any other key ends the reading before it is built."""
+    """A map with symbols as keys; None for any other key, which is not built."""
     counted = counted8 if buf[pos] == 0xC1 else counted32
     count, pos, stop = counted(buf, pos + 1, end, budget)
     try:
         return decode_map_items(buf, pos, stop, count, budget, _SYMBOL_CODES), stop
     except KeyRefused:
-        return None, stop  # Which is not accepted, in a sentence that names the field.
+        return None, stop  # It is not accepted, with an error that names the field.
 
 
 def _encode_fields_map(out: bytearray, value: dict[Any, Any]) -> None:
@@ -253,7 +255,7 @@ def _encode_symbols(out: bytearray, value: Any) -> None:
 
 
 def symbol_array(value: Array | Iterable[str]) -> Array:
-    """Many symbols as one field value."""
+    """Several symbols as one field value."""
     if isinstance(value, Array):
         return value
     items = tuple(Symbol(item) for item in value)

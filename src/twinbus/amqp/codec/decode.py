@@ -2,15 +2,15 @@
 
 ``decode_value`` builds a value; ``skip_value`` checks the same bytes and builds nothing.
 
-Rule 1: whatever the bytes are, only DecodeError is raised, and nothing is read past ``end``.
-Rule 2: a declared size or count is believed only when the bytes for it are there. Elements
-        without a width could be declared by the billion in ten bytes: such arrays are refused.
-Rule 3: what our consumers cannot decode is refused here, at the door: descriptors other than
-        ulong and symbol, map keys that are null, compound or repeated.
+Rule 1: for all bytes, only DecodeError is raised, and nothing is read past ``end``.
+Rule 2: a declared size or count is used only if its bytes are available. Billions of elements
+        without a width could be declared in ten bytes: such arrays are refused.
+Rule 3: what receivers cannot decode is refused here: descriptors other than ulong and symbol, map
+        keys that are null, compound or repeated.
 Rule 4: ``buf`` is ``bytes``; a value's own bytes are the only ones copied.
-Rule 5: no value takes more than 64 times its bytes in memory, and no more time than its elements
-        times a constant: each compound takes VALUE_COST from the budget, and the keys of maps are
-        judged by their constructors before they are hashed.
+Rule 5: a value takes at most 64 times its bytes in memory, and a time in proportion to its
+        elements: each compound takes VALUE_COST from the budget, and the keys of maps are checked
+        by their constructors before they are hashed.
 
     constructor byte --256-entry table--> function(buf, pos, end, budget) -> (value, next pos)
 """
@@ -102,7 +102,7 @@ def _number(kind: type, layout: str) -> Decoder:
 
 
 def _small(kind: type, first: int) -> Decoder:
-    """Numbers of one byte, of which there are so few that each is made once."""
+    """Numbers of one byte: so few that each is created once."""
     numbers = tuple(kind(byte if byte < first + 256 else byte - 256) for byte in range(256))
 
     def decode(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:
@@ -139,7 +139,7 @@ _SAFETY: Final = SafeUUID.unknown
 
 def _uuid(raw: bytes) -> UUID:
     """UUID(bytes=raw) without its checks, in less than half the time: 65,536 of them fit into one
-    frame, which is the slowest there is to read."""
+    frame, the slowest of all frames."""
     value = object.__new__(UUID)
     _set_int(value, int.from_bytes(raw, "big"))
     _set_is_safe(value, _SAFETY)
@@ -186,7 +186,7 @@ def _symbol8(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Symbol, in
     if pos >= end or (after := pos + 1 + buf[pos]) > end:
         raise truncated("a symbol")
     if after == pos + 1:
-        return _NO_NAME, after  # One byte in an array, and a hundred as an object of its own.
+        return _NO_NAME, after  # One byte in an array, a hundred bytes as a separate object.
     return Symbol(ascii_of(buf, pos + 1, after)), after
 
 
@@ -199,7 +199,7 @@ def _symbol32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Symbol, i
 
 
 def _enter(budget: Budget) -> None:
-    """Enter a compound or described value, which is an object of its own."""
+    """Enter a compound or described value, which becomes an object."""
     descend(budget)
     budget.items -= VALUE_COST
     if budget.items < 0:
@@ -225,7 +225,7 @@ def _list32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[list[Any], 
 def _list_items(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> list[Any]:
     _enter(budget)
     decoders = _DECODERS
-    items: list[Any] = [None] * count  # Not one place more than there are items.
+    items: list[Any] = [None] * count  # Not larger than the number of items.
     for index in range(count):
         if pos >= stop:
             raise truncated("a list")
@@ -246,13 +246,13 @@ def _map32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[dict[Any, An
 
 
 class KeyRefused(Exception):
-    """A key has another constructor than decode_map_items() was told to take."""
+    """A key has a constructor that is not in ``key_codes`` of decode_map_items()."""
 
 
 def decode_map_items(
     buf: bytes, pos: int, stop: int, count: int, budget: Budget, key_codes: bytes | None = None
 ) -> dict[Any, Any]:
-    """The entries of a map; KeyRefused unless its keys have one of the constructors given."""
+    """The entries of a map; KeyRefused if a key's constructor is not in ``key_codes``."""
     check_even(count)
     _enter(budget)
     decoders, items = _DECODERS, dict[Any, Any]()
@@ -264,8 +264,8 @@ def decode_map_items(
         if pos >= stop:
             raise truncated("a map")
         items[key], pos = decoders[buf[pos]](buf, pos + 1, stop, budget)
-    # Keys of two types can be one key in Python (1 and 1.0, "a" and the symbol a): no one who
-    # reads the map could tell them apart, so they count as the same key.
+    # Keys of two types can be equal in Python (1 and 1.0, "a" and the symbol a): they count as the
+    # same key, because a dictionary cannot contain both.
     if len(items) != count >> 1:
         refuse_repeated_key()
     check_filled(pos, stop)

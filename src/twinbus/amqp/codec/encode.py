@@ -1,8 +1,8 @@
 """Python values to AMQP 1.0 bytes, always in the smallest encoding.
 
-Rule 1: the type of a value chooses the encoding, through one table; a subclass that the table
-        does not know (an enum, say) is encoded as the nearest base that it does know.
-Rule 2: anything without an AMQP form raises EncodeError, before a byte of it can be sent.
+Rule 1: the type of a value determines the encoding, by one table; a subclass that is not in the
+        table (for example an enum) is encoded as its nearest base class that is.
+Rule 2: a value without an AMQP type raises EncodeError, before a byte of it can be sent.
 Rule 3: array elements are written in the encoding of their shared constructor, never smaller.
 """
 
@@ -36,9 +36,9 @@ from twinbus.amqp.errors import EncodeError
 from twinbus.amqp.limits import DEFAULT_LIMITS
 
 Encoder: TypeAlias = Callable[[bytearray, Any, int], None]
-"""Appends one value; the last argument is how many levels deep it stands."""
+"""Appends one value; the last argument is its nesting level."""
 
-# We never send what our own decoder, or the SDK's, would refuse.
+# Our own decoder, and that of the SDK, refuse deeper values.
 NESTING_MAX: Final = DEFAULT_LIMITS.nesting_max
 SMALL_SIZE_MAX: Final = 255
 
@@ -60,21 +60,21 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_into(out: bytearray, value: Any) -> None:
-    """Append the value to ``out``; raise EncodeError if it has no AMQP form.
+    """Append the value to ``out``; raise EncodeError if it has no AMQP type.
 
-    After an error ``out`` may hold a part of the value: throw it away.
+    After an error ``out`` may contain a part of the value: discard it.
     """
     try:
         _encode(out, value, 0)
     except (struct.error, OverflowError) as error:
         raise EncodeError(
-            f"The {type(value).__name__} holds a number outside the range of its AMQP type. "
-            "Choose a wider type."
+            f"The {type(value).__name__} has a number outside the range of its AMQP type. "
+            "Use a wider type."
         ) from error
     except UnicodeEncodeError as error:
         raise EncodeError(
-            f"The {type(value).__name__} holds a character that its AMQP type cannot carry. "
-            "Symbols are ASCII; strings have no lone surrogates."
+            f"The {type(value).__name__} has a character that its AMQP type cannot encode. "
+            "Use ASCII in symbols, and no lone surrogates in strings."
         ) from error
 
 
@@ -89,12 +89,12 @@ def _encoder_of_base(kind: type) -> Encoder:
     for base in kind.__mro__:
         if base in ENCODERS:
             return ENCODERS[base]
-    raise EncodeError(f"{kind.__name__} has no AMQP form. Convert it to an AMQP type first.")
+    raise EncodeError(f"{kind.__name__} has no AMQP type. Convert it to a type that has one.")
 
 
 def _deeper(depth: int) -> int:
     if depth >= NESTING_MAX:
-        raise EncodeError(f"values are nested deeper than {NESTING_MAX} levels. Flatten them.")
+        raise EncodeError(f"Values are nested deeper than {NESTING_MAX} levels. Flatten them.")
     return depth + 1
 
 
@@ -162,7 +162,7 @@ def _raw(code: int, width: int) -> Encoder:
 def _raw_of(value: Any, width: int) -> bytes:
     raw: bytes = value.bytes if isinstance(value, UUID) else value.raw
     if len(raw) != width:
-        raise EncodeError(f"{type(value).__name__} needs {width} bytes and has {len(raw)}.")
+        raise EncodeError(f"{type(value).__name__} must have {width} bytes, got {len(raw)}.")
     return raw
 
 
@@ -173,7 +173,7 @@ def _char(out: bytearray, value: str, depth: int) -> None:
 
 def _utf32(value: str) -> bytes:
     if len(value) != 1:
-        raise EncodeError(f"a char is one character and this has {len(value)}.")
+        raise EncodeError(f"A char must have one character, got {len(value)}.")
     return value.encode("utf-32-be")
 
 
@@ -228,7 +228,7 @@ def _map(out: bytearray, value: dict[Any, Any], depth: int) -> None:
     body = bytearray()
     for key, item in value.items():
         if key is None or isinstance(key, (Described, Array, tuple)):
-            raise EncodeError(f"a map key cannot be {type(key).__name__}. Use a simple value.")
+            raise EncodeError(f"A map key cannot be {type(key).__name__}. Use a simple value.")
         _encode(body, key, inside)
         _encode(body, item, inside)
     append_counted(out, 0xC1, 2 * len(value), body)
@@ -247,7 +247,7 @@ def _descriptor(out: bytearray, descriptor: Any) -> None:
     elif isinstance(descriptor, int):
         _ulong(out, descriptor, 0)
     else:
-        raise EncodeError("a descriptor is a ulong or a symbol.")
+        raise EncodeError("A descriptor must be a ulong or a symbol.")
 
 
 def _array(out: bytearray, value: Array, depth: int) -> None:
@@ -261,7 +261,7 @@ def _array(out: bytearray, value: Array, depth: int) -> None:
         for item in value.items:
             write(body, item, inside)
     elif value.items:
-        raise EncodeError("an array with elements needs their constructor.")
+        raise EncodeError("An array with elements needs their constructor.")
     append_counted(out, 0xE0, len(value.items), body)
 
 
@@ -273,18 +273,18 @@ def _array_constructor(body: bytearray, value: Array) -> None:
     body.append(value.constructor)
 
 
-# --- array elements: the value in the width of a given constructor, constructor left out ---------
+# --- array elements: the value in the width of a given constructor, without the constructor ------
 
 
 def _element_encoder(value: Array) -> Encoder:
     accepted, encoder = _ELEMENTS.get(value.constructor or 0, ((), None))
     if encoder is None:
         raise EncodeError(
-            f"an array of elements with constructor 0x{value.constructor:02x} cannot be encoded. "
-            "Elements need a width of at least one byte."
+            f"An array of elements with constructor 0x{value.constructor:02x} cannot be encoded. "
+            "Use elements of at least one byte."
         )
     if not all(isinstance(item, accepted) for item in value.items):
-        raise EncodeError("the elements of an array are all of the type of its constructor.")
+        raise EncodeError("The elements of an array must all have the type of its constructor.")
     return encoder
 
 
@@ -320,7 +320,7 @@ def _element_char(out: bytearray, value: str, depth: int) -> None:
 
 
 def _element_counted(head_layout: str) -> Encoder:
-    """Encode the compound as usual, then give it the head that the shared constructor asks for."""
+    """Encode the compound as usual, then replace its head by that of the shared constructor."""
     head = struct.Struct(head_layout)
 
     def encode(out: bytearray, value: Any, depth: int) -> None:

@@ -1,8 +1,8 @@
 """Lists of small fields, read without building anything but the values.
 
-Rule 1: this path never refuses. What it does not know, or finds odd, is 0, and the general
-        decoder (composites.py) gives the verdict and the sentence.
-Rule 2: it and the general decoder give equal values; a test compares them.
+Rule 1: this code never raises an error. It returns 0 for everything unusual, and the general
+        decoder (composites.py) decides and raises the error.
+Rule 2: it and the general decoder return equal values; a test compares them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOOLEAN: Final = b"\x41\x42\x56"
 BINARY: Final = b"\xa0"
 STATE: Final = b"\x00"
 NOT_PLAIN: Final = b""
-"""For a field that, unless it is null, sends the whole list to the general decoder."""
+"""For a field that needs the general decoder for the whole list, unless it is null."""
 
 _LONG_LIST: Final = struct.Struct(">II").unpack_from
 _NULLS: Final = tuple(b"\x40" * count for count in range(14))
@@ -31,10 +31,10 @@ _ACCEPTED_LIST8: Final = b"\x00\x53\x24\xc0\x01\x00"
 def decode_fixed_fields(
     buf: bytes, pos: int, end: int, codes: tuple[bytes, ...], values: list[Any]
 ) -> int:
-    """Fill ``values`` from the list whose constructor stands at ``pos``.
+    """Fill ``values`` from the list whose constructor is at ``pos``.
 
-    Returns the position behind the list, or 0 if it is not plain. Positions only grow, so
-    ending exactly at the stop proves that nothing was read beyond it.
+    Returns the position after the list, or 0 if it is not plain. Positions only grow, so that
+    nothing was read beyond the stop if the last position is exactly the stop.
     """
     try:
         if buf[pos] == 0xC0:

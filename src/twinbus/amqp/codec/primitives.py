@@ -1,7 +1,7 @@
 """Checks that decoding and skipping share: sizes, counts, levels, text.
 
-Rule 1: these functions answer with a number or raise DecodeError; they build no values.
-Rule 2: every sentence about malformed bytes is written here or next to the type it is about.
+Rule 1: these functions return a number or raise DecodeError; they build no values.
+Rule 2: every error text about malformed bytes is here or beside its type.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ def _key_costs() -> bytes:
     """What a key takes from the budget, by constructor: the more, the easier hashes collide.
 
     Strings, symbols, chars, binaries and decimals are hashed with a secret of the process, and
-    numbers of one byte are too few to collide. The hash of other numbers is theirs modulo
-    2**61 - 1: a peer can choose keys that visit the same places of a hash table, so that their
-    cost grows with their square. UUIDs are hashed alike and hold 2**67 values of each hash, which
-    are compared in Python, one by one.
+    numbers of one byte are too few to collide. The hash of other numbers is their value modulo
+    2**61 - 1: a peer can choose keys that collide in a hash table, so that their cost grows with
+    the square of their number. UUIDs are hashed in the same way and have 2**67 values of each
+    hash, which are compared in Python, one by one.
     """
     costs = bytearray(256)
-    # A key that is null, described or compound would be accepted here and then break the
-    # dictionaries of those who receive it.
+    # A key that is null, described or compound cannot be a dictionary key of a receiver.
     for code in (0x00, 0x40, 0x45, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0):
         costs[code] = _KEY_REFUSED
     for code in (0x60, 0x61, 0x70, 0x71, 0x72, 0x80, 0x81, 0x82, 0x83):
@@ -54,7 +53,7 @@ KEY_COSTS: Final = _key_costs()
 
 
 def truncated(what: str) -> DecodeError:
-    return DecodeError(f"the bytes end inside {what}. Send the whole value.")
+    return DecodeError(f"The bytes end inside {what}. Send the whole value.")
 
 
 def refuse_constructor(buf: bytes, pos: int) -> NoReturn:
@@ -62,14 +61,14 @@ def refuse_constructor(buf: bytes, pos: int) -> NoReturn:
 
 
 def size8(buf: bytes, pos: int, end: int, what: str) -> int:
-    """The position after a value whose 1-byte size stands at ``pos``."""
+    """The position after a value whose 1-byte size is at ``pos``."""
     if pos >= end or (after := pos + 1 + buf[pos]) > end:
         raise truncated(what)
     return after
 
 
 def size32(buf: bytes, pos: int, end: int, what: str) -> int:
-    """The position after a value whose 4-byte size stands at ``pos``."""
+    """The position after a value whose 4-byte size is at ``pos``."""
     if pos + 4 > end:
         raise truncated(what)
     after: int = pos + 4 + unpack_u32(buf, pos)[0]
@@ -109,40 +108,40 @@ def counted32(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int,
 
 
 def _not_filled(count: int, start: int, stop: int, end: int) -> DecodeError:
-    """Every element of a list or map has a constructor, and every element of an array that we
-    accept has a width, so a count above the bytes that are left is a lie."""
+    """Every element of a list or map has a constructor, and every element of an accepted array has
+    a width, so that a count above the number of remaining bytes is invalid."""
     if start <= stop <= end:
         return DecodeError(
-            f"a compound declares {count} elements in {stop - start} bytes. Correct its count."
+            f"A compound declares {count} elements in {stop - start} bytes. Correct its count."
         )
     return truncated("a compound")
 
 
 def too_many() -> DecodeError:
     return CostlyValue(
-        "the lists, maps and arrays have too many elements together. Send smaller values."
+        "The lists, maps and arrays have too many elements together. Send smaller values."
     )
 
 
 def descend(budget: Budget) -> None:
-    """Enter a compound or described value; the caller leaves with ``budget.levels += 1``."""
+    """Enter a compound or described value; at its end the caller adds 1 to ``budget.levels``."""
     budget.levels -= 1
     if budget.levels < 0:
-        raise DecodeError("values are nested too deeply. Flatten them.")
+        raise DecodeError("Values are nested too deeply. Flatten them.")
 
 
 def check_filled(pos: int, stop: int) -> None:
     if pos != stop:
-        raise DecodeError("the size of a compound differs from its elements. Correct its size.")
+        raise DecodeError("The size of a compound differs from its elements. Correct its size.")
 
 
 def check_even(count: int) -> None:
     if count & 1:
-        raise DecodeError(f"a map has {count} elements, so a key has no value. Send pairs.")
+        raise DecodeError(f"A map has {count} elements, so a key has no value. Send pairs.")
 
 
 def check_key(buf: bytes, pos: int, stop: int, budget: Budget) -> None:
-    """Judge a key by its constructor, before anything is built of it."""
+    """Check a key by its constructor, before its value is built."""
     if pos >= stop:
         raise truncated("a map")
     if cost := KEY_COSTS[buf[pos]]:
@@ -152,23 +151,23 @@ def check_key(buf: bytes, pos: int, stop: int, budget: Budget) -> None:
 def charge_key(cost: int, budget: Budget) -> None:
     """Take a key from the budget of keys whose hashes a peer can choose."""
     if cost == _KEY_REFUSED:
-        raise DecodeError("a map key is null, described or compound. Use a simple value.")
+        raise DecodeError("A map key is null, described or compound. Use a simple value.")
     budget.keys -= cost
     if budget.keys < 0:
         raise CostlyValue(
-            "the maps have too many keys that are numbers or UUIDs together. Use strings as keys."
+            "The maps have too many keys that are numbers or UUIDs together. Use strings as keys."
         )
 
 
 def refuse_repeated_key() -> NoReturn:
-    raise DecodeError("a map has the same key twice. Send each key once.")
+    raise DecodeError("A map has the same key twice. Send each key once.")
 
 
 def check_element_code(code: int, count: int) -> None:
-    """Refuse arrays whose elements take no bytes: ten bytes could declare billions of them."""
+    """Refuse arrays whose elements have no bytes: ten bytes could declare billions of them."""
     if count and FIXED_WIDTHS.get(code) == 0:
         raise DecodeError(
-            f"an array of {count} elements without a width (0x{code:02x}) is refused. "
+            f"An array of {count} elements without a width (0x{code:02x}) is refused. "
             "Send a list, or elements of at least one byte."
         )
 
@@ -178,21 +177,21 @@ def text_of(buf: bytes, start: int, after: int) -> str:
     try:
         return buf[start:after].decode()
     except UnicodeDecodeError:
-        raise DecodeError("a string is not valid UTF-8. Encode it as UTF-8.") from None
+        raise DecodeError("A string is not valid UTF-8. Encode it as UTF-8.") from None
 
 
 def ascii_of(buf: bytes, start: int, after: int) -> str:
     try:
         return buf[start:after].decode("ascii")
     except UnicodeDecodeError:
-        raise DecodeError("a symbol has a character outside ASCII. Use a string.") from None
+        raise DecodeError("A symbol has a character outside ASCII. Use a string.") from None
 
 
 def boolean_of(buf: bytes, pos: int, end: int) -> bool:
     if pos >= end:
         raise truncated("a boolean")
     if buf[pos] > 1:
-        raise DecodeError(f"a boolean is 0x{buf[pos]:02x}. Only 0x00 and 0x01 are booleans.")
+        raise DecodeError(f"A boolean is 0x{buf[pos]:02x}. Only 0x00 and 0x01 are booleans.")
     return buf[pos] == 1
 
 
@@ -201,5 +200,5 @@ def code_point_of(buf: bytes, pos: int, end: int) -> int:
         raise truncated("a char")
     code_point: int = unpack_u32(buf, pos)[0]
     if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
-        raise DecodeError(f"a char is 0x{code_point:x}, which is not a Unicode character.")
+        raise DecodeError(f"A char is 0x{code_point:x}, which is not a Unicode character.")
     return code_point

@@ -1,10 +1,10 @@
-"""Walk over AMQP values: check the same as decoding, build nothing.
+"""Checks AMQP values as decoding does, without building them.
 
 Rule 1: what skip_value accepts, decode_value accepts, but for map keys that are equal only after
         decoding ("a" as a short and as a long string): here keys are compared as bytes.
-Rule 2: a binary of any size costs the same, so bodies pass untouched.
-Rule 3: checking takes at most a quarter of a microsecond a byte, so whoever must not be held up
-        takes large values in steps of so many bytes (skip_steps).
+Rule 2: a binary of any size costs the same, so that bodies cost nothing.
+Rule 3: checking takes at most a quarter of a microsecond a byte, so an event loop checks large
+        values in steps of so many bytes (skip_steps).
 """
 
 from __future__ import annotations
@@ -202,10 +202,10 @@ def skip_array_constructor(
 
 
 def skip_descriptor(buf: bytes, pos: int, end: int, budget: Budget) -> int:
-    """Only ulong and symbol are defined as descriptors, and only those can be hashed by all."""
+    """The position after a descriptor: a ulong or a symbol, as AMQP defines."""
     if pos < end and buf[pos] in (0x44, 0x53, 0x80, 0xA3, 0xB3):
         return SKIPPERS[buf[pos]](buf, pos + 1, end, budget)
-    raise DecodeError("a descriptor is neither a ulong nor a symbol. Use one of these.")
+    raise DecodeError("A descriptor is neither a ulong nor a symbol. Use one of these.")
 
 
 def _described(buf: bytes, pos: int, end: int, budget: Budget) -> int:
@@ -248,7 +248,7 @@ for _code, _skipper in {
 def skip_steps(buf: bytes, pos: int, end: int, budget: Budget) -> Steps[int]:
     """The same as skip_value(), with a pause after about STEP_BYTES bytes of elements.
 
-    What comes back is the position behind the value.
+    The result is the position after the value.
     """
     if pos >= end:
         raise truncated("a value")
@@ -256,18 +256,18 @@ def skip_steps(buf: bytes, pos: int, end: int, budget: Budget) -> Steps[int]:
 
 
 def _steps(code: int, buf: bytes, pos: int, end: int, budget: Budget) -> Steps[int]:
-    """Like a skipper, it starts behind the constructor. Only what is large is taken apart."""
+    """Like a skipper, it starts after the constructor. Only large values are divided into steps."""
     if code == 0x00:
         descend(budget)
         pos = yield from skip_steps(buf, skip_descriptor(buf, pos, end, budget), end, budget)
         budget.levels += 1
         return pos
-    take_apart = _LARGE.get(code)
-    if take_apart is None or size32(buf, pos, end, "a compound") - pos <= STEP_BYTES:
+    divide = _LARGE.get(code)
+    if divide is None or size32(buf, pos, end, "a compound") - pos <= STEP_BYTES:
         return SKIPPERS[code](buf, pos, end, budget)
     count, pos, stop = counted32(buf, pos, end, budget)
     descend(budget)
-    pos = yield from take_apart(buf, pos, stop, count, budget)
+    pos = yield from divide(buf, pos, stop, count, budget)
     check_filled(pos, stop)
     budget.levels += 1
     return stop

@@ -1,7 +1,7 @@
-"""The AMQP 1.0 types that Python has no word for.
+"""The AMQP 1.0 types that Python does not have.
 
-Python and AMQP agree on most values; where one Python type stands for several AMQP types a thin
-subclass remembers which one it was, so that what is decoded is encoded again as the same type.
+Most AMQP types are Python types; where one Python type stands for several AMQP types a thin
+subclass stores which one it is, so that a decoded value is encoded again as the same type.
 
     null  boolean  string  binary  list  map  uuid        None bool str bytes list dict uuid.UUID
     long  double                                          int float (also: a plain int is a long)
@@ -10,10 +10,10 @@ subclass remembers which one it was, so that what is decoded is encoded again as
     decimal32 decimal64 decimal128                        the raw bytes, in a wrapper
     described value, array                                Described, Array
 
-Rule 1: a subclass equals its plain Python value (``Symbol("a") == "a"``), so lookups need no
-        care; ask for the type where the AMQP type matters.
-Rule 2: building a value checks nothing. The decoder hands out valid values by construction,
-        and the encoder checks ranges, so the hot path pays once.
+Rule 1: a subclass equals its plain Python value (``Symbol("a") == "a"``), so lookups work
+        with both; check the type where the AMQP type matters.
+Rule 2: creating a value checks nothing. The decoder creates valid values only, and the encoder
+        checks ranges, so that values are checked once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 
 class _TypedInt(int):
-    """An int that shows its AMQP type in a repr, and stays a number in text."""
+    """An int whose repr shows its AMQP type; str() is the number."""
 
     __slots__ = ()
 
@@ -118,21 +118,21 @@ class Symbol(str):
 
 @dataclass(frozen=True, slots=True)
 class Decimal32:
-    """An IEEE 754 decimal that we carry and never calculate with (4 bytes)."""
+    """An IEEE 754 decimal that is passed on and never calculated with (4 bytes)."""
 
     raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Decimal64:
-    """An IEEE 754 decimal that we carry and never calculate with (8 bytes)."""
+    """An IEEE 754 decimal that is passed on and never calculated with (8 bytes)."""
 
     raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Decimal128:
-    """An IEEE 754 decimal that we carry and never calculate with (16 bytes)."""
+    """An IEEE 754 decimal that is passed on and never calculated with (16 bytes)."""
 
     raw: bytes
 
@@ -167,7 +167,6 @@ class Array:
     def of(cls, constructor: int, items: tuple[Any, ...] | list[Any]) -> Array:
         """An array that the Azure SDK can read.
 
-        Its decoder expects no constructor in an empty array; it would take ours for the next
-        value.
+        Its decoder expects no constructor in an empty array; it would read it as the next value.
         """
         return cls(constructor if items else None, tuple(items))

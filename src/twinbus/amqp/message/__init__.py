@@ -1,7 +1,8 @@
-"""AMQP messages: their sections, found and checked, mostly without decoding them.
+"""AMQP messages: finding and checking their sections, mostly without decoding them.
 
-sections            where the sections of a message are; section_checks what they may hold
+sections            where the sections of a message are
+section_checks      the valid content of each section
 properties          the header and the properties
 message             a message as a value
-repeated_layout     messages of one sender that look alike
+repeated_layout     a fast path for similar messages of one sender
 """

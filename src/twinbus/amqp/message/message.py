@@ -1,6 +1,6 @@
 """A whole message as a Python value, for replies, tests and the lean client.
 
-The broker's own path never comes here: it scans and slices (sections.py).
+The broker does not use it for messages: it scans and slices them (sections.py).
 
 Rule 1: ``Message.decode(message.encode()) == message``, AMQP types included.
 Rule 2: sections that are None are left out, and are None again after decoding.
@@ -54,12 +54,12 @@ class AmqpValue:
 
 @dataclass(frozen=True, slots=True)
 class UndecodedBody:
-    """A received body that would cost too much to decode: as it came, to be settled or sent on."""
+    """A received body that would cost too much to decode: its bytes, to be settled or sent on."""
 
     sections: bytes
     """All sections of the body, and what follows them."""
     reason: str
-    """A sentence about what is too much."""
+    """Why it was not decoded, as a sentence."""
 
 
 Body: TypeAlias = bytes | DataSections | AmqpSequence | AmqpValue
@@ -95,7 +95,7 @@ class Message:
     @classmethod
     def decode(cls, buf: bytes, limits: AmqpLimits = DEFAULT_LIMITS) -> Message:
         """The message in ``buf``; DecodeError if it is not a valid one."""
-        # What becomes a value is checked on the way, so the scan need not check the body as well.
+        # Decoding checks the values, so that the scan need not check the body as well.
         found = scan_message(buf, 0, len(buf), limits, check_body=False)
         budget = Budget(limits)
         return cls(

@@ -26,11 +26,11 @@ PROPERTY_FIELD_COUNT: Final = 13
 @composite(0x70, "amqp:header:list", "boolean ubyte uint boolean uint")
 @dataclass(slots=True)
 class Header:
-    """What the network may change about a message on its way."""
+    """The header of a message, which brokers may change."""
 
     durable: bool = False
     priority: int | None = None
-    """None: the sender did not say, which means 4."""
+    """None: not set by the sender, which means 4."""
     ttl_ms: int | None = None
     first_acquirer: bool = False
     delivery_count: int = 0
@@ -67,7 +67,7 @@ KINDS["timestamp"] = FieldType(
 )
 @dataclass(slots=True)
 class Properties:
-    """What the sender says about a message once and for all."""
+    """The properties of a message, which the sender sets and no broker changes."""
 
     message_id: MessageId | None = None
     user_id: bytes | None = None
@@ -100,7 +100,7 @@ def decode_properties(buf: bytes, span: Span) -> Properties:
 
 
 def property_field(buf: bytes, span: Span, index: int) -> Any:
-    """One property by its index in the section, or None; the others are only stepped over."""
+    """One property by its index in the section, or None; the others are skipped."""
     start, stop = span
     code = buf[start]
     if code == 0x45:

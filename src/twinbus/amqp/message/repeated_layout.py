@@ -1,7 +1,7 @@
-"""Recognising the messages of a sender that sends the same kind again and again.
+"""A fast path for a sender whose messages have the same layout.
 
-Most senders' messages differ in their id and body only. Once one such message was checked, the
-next is recognised by its other bytes, and only what differs is looked at: the id must be ASCII
+The messages of most senders differ in their id and body only. After one such message was checked,
+the next is recognised by its other bytes, and only what differs is checked: the id must be ASCII
 and the body must end where the message does.
 
     head .. 0xa1 length | id    | rest of the properties, data section .. | length | body
@@ -10,7 +10,7 @@ and the body must end where the message does.
 The length of a body has one byte (0xa0) or four (0xb0), as its sender chose.
 
 Rule 1: what is accepted here would pass scan_message() as a plain message (see is_plain).
-Rule 2: False decides nothing.
+Rule 2: False means that scan_message() decides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH_BYTES: Final = {0xA0: 1, 0xB0: 4}
 
 
 class RepeatedLayout:
-    """Knows the last plain message of one sender."""
+    """Stores the layout of the last plain message of one sender."""
 
     __slots__ = (
         "_body_at",
@@ -42,7 +42,7 @@ class RepeatedLayout:
     )
 
     def __init__(self, properties_bytes_max: int, reserved: bytes | None = None) -> None:
-        """A message whose properties hold the ``reserved`` bytes is not plain."""
+        """A message whose properties contain the ``reserved`` bytes is not plain."""
         self._properties_bytes_max = properties_bytes_max
         self._reserved = reserved
         self._head = b""
@@ -70,7 +70,7 @@ class RepeatedLayout:
         return True
 
     def _learn(self, buf: bytes, start: int) -> None:
-        """Take the shape of a plain message whose id is a short string."""
+        """Store the layout of a plain message whose id is a short string."""
         id_at = _ID_AT[buf[start + 3]]
         if buf[start + id_at - 2] != 0xA1:
             return

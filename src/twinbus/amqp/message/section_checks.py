@@ -4,7 +4,7 @@ Rule 1: a check takes the position of a section's value and returns the position
         raises DecodeError; it builds nothing.
 Rule 2: reading past the buffer raises IndexError, which the scan reports; reading past the section
         but inside the buffer does no harm, because the section then does not end at its stop.
-Rule 3: keys are compared while their bytes are at hand, so that no receiver meets one twice.
+Rule 3: keys are compared here, so that no receiver gets a map with a key twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from twinbus.amqp.message.properties import PROPERTY_FIELD_COUNT, Properties, Sp
 
 @dataclass(frozen=True, slots=True)
 class MapRules:
-    """What the keys and values of a section's map may be."""
+    """The valid keys and values of a section's map."""
 
     name: str
     cost: int
@@ -71,20 +71,21 @@ APPLICATION_PROPERTIES: Final = MapRules(
     keys_are="strings",
 )
 
-# Values that can be stepped over by their constructor alone: any bytes of the width are valid.
+# Values that can be skipped by their constructor alone: any bytes of the width are valid.
 _STEPS: Final = {
     code: 1 + width for code, width in FIXED_WIDTHS.items() if code not in (0x45, 0x56, 0x73)
 }
 
 
 def check_map(buf: bytes, pos: int, end: int, rules: MapRules, budget: Budget) -> int:
-    """Positions only grow, so a pair that runs over the stop is found at the end, if not before."""
+    """Check a map; its end. Positions only grow, so that a pair beyond the stop is detected at the
+    end, if not before."""
     if buf[pos] == 0xC1:
         count, pos, stop = counted8(buf, pos + 1, end, budget)
     elif buf[pos] == 0xD1:
         count, pos, stop = counted32(buf, pos + 1, end, budget)
     else:
-        raise DecodeError(f"{rules.name} are not a map. Encode them as a map.")
+        raise DecodeError(f"The {rules.name} are not a map. Encode them as a map.")
     budget.items -= count * rules.cost
     if budget.items < 0:
         raise _too_many_entries(rules, count >> 1)
@@ -111,7 +112,7 @@ def check_map(buf: bytes, pos: int, end: int, rules: MapRules, budget: Budget) -
             pos = _nested(buf, pos, stop, budget)
         else:
             raise DecodeError(
-                f"{rules.name} hold a list, map, array or described value. "
+                f"The {rules.name} have a list, map, array or described value. "
                 "Use simple values, or put it into the body."
             )
     budget.levels += 1
@@ -121,7 +122,7 @@ def check_map(buf: bytes, pos: int, end: int, rules: MapRules, budget: Budget) -
 
 
 def _nested(buf: bytes, pos: int, stop: int, budget: Budget) -> int:
-    """Step over a list, map, array or described value, whose elements count many times."""
+    """Skip a list, map, array or described value, whose elements count several times."""
     left = budget.items
     budget.items = allowed = left // NESTED_ELEMENT_COST
     pos = SKIPPERS[buf[pos]](buf, pos + 1, stop, budget)
@@ -131,10 +132,10 @@ def _nested(buf: bytes, pos: int, stop: int, budget: Budget) -> int:
 
 def _too_many_entries(rules: MapRules, count: int) -> DecodeError:
     error = CostlyValue(
-        f"{rules.name} with {count} entries are too many for one message. "
+        f"The {rules.name} with {count} entries are too many for one message. "
         "Put some of them into the body."
     )
-    # What Service Bus says about properties that are too large.
+    # The condition of Service Bus for properties that are too large.
     error.condition = str(Condition.ARGUMENT_OUT_OF_RANGE)
     return error
 
@@ -151,9 +152,9 @@ def _wrong_map(pos: int, stop: int, count: int) -> DecodeError:
 def _unusual_key(
     buf: bytes, pos: int, stop: int, rules: MapRules, budget: Budget
 ) -> tuple[bytes | tuple[bytes], int]:
-    """(what tells this key from the others, position of its value)"""
+    """(what is different for each key, position of its value)"""
     if buf[pos] not in rules.other_key_codes:
-        raise DecodeError(f"the keys of {rules.name} are {rules.keys_are}. Use such keys.")
+        raise DecodeError(f"The keys of {rules.name} must be {rules.keys_are}. Use such keys.")
     check_key(buf, pos, stop, budget)
     value, after = decode_value(buf, pos, stop, budget)
     # Short keys are compared as bytes, so a long one is as well. A ulong is equal to neither, and
@@ -193,9 +194,9 @@ def check_properties(buf: bytes, pos: int, end: int, budget: Budget) -> int:
     elif code == 0x45:
         count, pos, stop = 0, pos + 1, pos + 1
     else:
-        raise DecodeError("the properties section is not a list. Encode it as a list.")
+        raise DecodeError("The properties section is not a list. Encode it as a list.")
     if count > PROPERTY_FIELD_COUNT:
-        raise DecodeError(f"properties have {count} fields; AMQP has {PROPERTY_FIELD_COUNT}.")
+        raise DecodeError(f"The properties have {count} fields; AMQP has {PROPERTY_FIELD_COUNT}.")
     _check_property_fields(buf, pos, stop, count, budget)
     return stop
 
@@ -208,12 +209,12 @@ def are_properties(buf: bytes, pos: int, stop: int, count: int) -> bool:
     return True
 
 
-# Properties hold no lists, maps or arrays, so nothing is ever taken from it.
+# Properties have no lists, maps or arrays, so that nothing is ever taken from it.
 _NO_BUDGET: Final = Budget()
 
 
 def _check_property_fields(buf: bytes, pos: int, stop: int, count: int, budget: Budget) -> None:
-    """Positions only grow, so a field that runs over the stop is found at the end."""
+    """Positions only grow, so that a field beyond the stop is detected at the end."""
     for index in range(count):
         code = buf[pos]
         if code == 0x40:
@@ -231,11 +232,11 @@ def _check_property_fields(buf: bytes, pos: int, stop: int, count: int, budget: 
 def _wrong_property(index: int) -> DecodeError:
     spec = SPECS[Properties]
     name, kind = spec.field_names[index].replace("_", "-"), spec.kinds[index].label
-    return DecodeError(f"the property {name} is not {kind}. Correct its type.")
+    return DecodeError(f"The property {name} is not {kind}. Correct its type.")
 
 
 def data_span(buf: bytes, pos: int, end: int) -> Span:
-    """The span of the content of a data section, its head left out."""
+    """The span of the content of a data section, without its head."""
     code = buf[pos]
     if code == 0xB0 and pos + 4 < end:
         start = pos + 5
@@ -244,7 +245,7 @@ def data_span(buf: bytes, pos: int, end: int) -> Span:
         start = pos + 2
         stop = start + buf[pos + 1]
     else:
-        raise DecodeError("a data section is not a whole binary. Encode its bytes as a binary.")
+        raise DecodeError("A data section is not a whole binary. Encode its bytes as a binary.")
     if stop > end:
         raise truncated("a data section")
     return start, stop
@@ -252,7 +253,7 @@ def data_span(buf: bytes, pos: int, end: int) -> Span:
 
 def check_sequence(buf: bytes, pos: int) -> None:
     if buf[pos] not in (0x45, 0xC0, 0xD0):
-        raise DecodeError("an amqp-sequence section is not a list. Encode it as a list.")
+        raise DecodeError("An amqp-sequence section is not a list. Encode it as a list.")
 
 
 _EMPTY_VALUES: Final = frozenset(

@@ -1,16 +1,15 @@
-"""Finding the sections of an encoded message, and checking every byte of it on the way.
+"""Finds the sections of an encoded message and checks all of its bytes.
 
     header | delivery ann. | message ann. | properties | app. properties | body | footer
                                           |<-------------- bare message -------------->|
 
-Rule 1: a message that passes can be decoded by every receiver; one that does not is refused
-        here with a sentence, before it is stored.
+Rule 1: a message that is accepted can be decoded by every receiver; any other message is refused
+        here with an error, before it is stored.
 Rule 2: nothing is re-encoded. The result is positions; only the header is decoded, because
-        the broker acts on it.
-Rule 3: which section may follow which is the table FOLLOWERS.
-Rule 4: lists, maps and arrays in the body are what takes long to check. Those beyond the first
-        STEP_BYTES of it can be left for later (check_body=False), and then be checked in steps
-        (body_steps).
+        the broker uses it.
+Rule 3: the table FOLLOWERS has the sections that may follow each section.
+Rule 4: lists, maps and arrays in the body take long to check. Those beyond the first STEP_BYTES of
+        it can be left for later (check_body=False), and then be checked in steps (body_steps).
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ _DESCRIPTORS: Final[dict[int | str, int]] = {
     "amqp:footer:map": FOOTER,
 }
 
-# The Azure SDK writes delivery annotations last of all. They are accepted there as well
-# (0x71 in the later rows), and close the message: _CLOSED has no followers.
+# The Azure SDK writes delivery annotations at the end. They are accepted there as well (0x71 in
+# the later rows), and end the message: _CLOSED has no followers.
 FOLLOWERS: Final = {
     _NOTHING_YET: b"\x70\x71\x72\x73\x74\x75\x76\x77\x78",
     HEADER: b"\x71\x72\x73\x74\x75\x76\x77\x78",
@@ -117,7 +116,7 @@ _BODY_KINDS: Final = {kind.value: kind for kind in BodyKind}
 
 @dataclass(slots=True)
 class MessageSections:
-    """Where everything is. Spans are of a section's value; ``buf`` stays with the caller."""
+    """The positions of all sections. Spans are of a section's value; the caller has ``buf``."""
 
     properties_start: int
     """Where the bare message begins: the first section that is not header or annotations."""
@@ -137,8 +136,8 @@ class MessageSections:
     application_properties: Span | None = None
     footer: Span | None = None
     unchecked: list[tuple[int, int, Budget]] | None = None
-    """Values of a large body that were stepped over by their size, and what is left of the budget
-    for them; body_steps() checks them."""
+    """Values of a large body that were skipped by their size, and the remaining budget for them;
+    body_steps() checks them."""
 
 
 def scan_message(
@@ -152,10 +151,10 @@ def scan_message(
 ) -> MessageSections:
     """The sections of the message in ``buf[start:end]``, all of them valid.
 
-    ``body_required=False`` also takes a message without a body section, which the Azure SDK
-    makes of ``ServiceBusMessage(None)``. With ``check_body=False`` most of a large body is
-    stepped over: enough for a message that was checked before, and the first part of a check
-    that is gone on with in body_steps().
+    ``body_required=False`` also accepts a message without a body section, which the Azure SDK
+    creates for ``ServiceBusMessage(None)``. With ``check_body=False`` most of a large body is
+    skipped: for a message that was checked before, or as the first part of a check that
+    body_steps() continues.
     """
     found = MessageSections(end, end, [])
     try:
@@ -163,7 +162,7 @@ def scan_message(
     except IndexError:
         raise truncated("a section") from None
     if body_required and not found.body:
-        raise DecodeError("a message has no body section. Add a data or amqp-value section.")
+        raise DecodeError("A message has no body section. Add a data or amqp-value section.")
     if check_body and found.unchecked:
         for _ in body_steps(buf, found):
             pass
@@ -173,7 +172,7 @@ def scan_message(
 def scan_front(
     buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LIMITS
 ) -> MessageSections:
-    """What stands before the bare message, which is not looked at: header and annotations."""
+    """Header and annotations, which precede the bare message; the latter is not checked."""
     found, budget = MessageSections(end, end, []), Budget(limits, is_built=False)
     pos, last = start, _NOTHING_YET
     try:
@@ -194,7 +193,7 @@ def scan_front(
 def scan_to_body(
     buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LIMITS
 ) -> MessageSections:
-    """What stands before the body, which is not looked at, however large it is."""
+    """The sections before the body; the body is not checked."""
     found, budget = MessageSections(end, end, []), Budget(limits, is_built=False)
     pos, last = start, _NOTHING_YET
     try:
@@ -221,8 +220,8 @@ def scan_to_body(
 def body_steps(buf: bytes, sections: MessageSections) -> Iterator[None]:
     """Check what scan_message(check_body=False) left, with a pause after each step.
 
-    A step takes up to 2 ms. When the iterator ends the whole message is valid; DecodeError says
-    that it is not. Most messages have nothing to check, and then nothing is yielded.
+    A step takes up to 2 ms. When the iterator ends the whole message is valid; an invalid message
+    raises DecodeError. Most messages have nothing left to check, and then nothing is yielded.
     """
     unchecked, sections.unchecked = sections.unchecked, None
     for start, stop, budget in unchecked or ():
@@ -265,7 +264,7 @@ def _scan(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget
 def is_plain(buf: bytes, start: int, end: int, properties_bytes_max: int) -> bool:
     """Whether the message is the simplest kind: short properties, then one data section.
 
-    True means that it is valid. False decides nothing: scan_message() does.
+    True means that it is valid. False means that scan_message() decides.
     """
     if not buf.startswith(_PLAIN_PROPERTIES, start, end):
         return False
@@ -296,10 +295,10 @@ def iter_batch(buf: bytes, start: int, end: int, limits: AmqpLimits = DEFAULT_LI
     The envelope is checked; each message in it still has to be scanned. A message that is
     itself a batch is a message with data, like any other: nothing is unpacked twice.
     """
-    # Data has nothing to check, and whatever else is in the body is refused.
+    # Data needs no check, and any other body is refused.
     sections = scan_message(buf, start, end, limits, check_body=False)
     if sections.body_kind is not BodyKind.DATA:
-        raise DecodeError("a batch holds its messages in data sections. Send it that way.")
+        raise DecodeError("The messages of a batch must be in data sections. Send one in each.")
     return sections.body
 
 
@@ -312,12 +311,12 @@ _Reader: TypeAlias = Callable[[bytes, int, int, MessageSections, Budget], int]
 def section_at(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int]:
     """(section code, position of its value) for any form of descriptor."""
     if buf[pos] != 0x00:
-        raise DecodeError("a section does not start with a descriptor. Check the message.")
+        raise DecodeError("A section does not begin with a descriptor. Check the message.")
     skip_descriptor(buf, pos + 1, end, budget)
     descriptor, value_pos = decode_value(buf, pos + 1, end, budget)
     code = _DESCRIPTORS.get(descriptor)
     if code is None:
-        raise DecodeError("a section has an unknown descriptor. Use the sections of AMQP 1.0.")
+        raise DecodeError("A section has an unknown descriptor. Use the sections of AMQP 1.0.")
     if value_pos >= end:
         raise truncated(f"the {SECTION_NAMES[code]} section")
     return code, value_pos
@@ -325,17 +324,17 @@ def section_at(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[int, int
 
 def _out_of_order(code: int, last: int) -> DecodeError:
     if code not in SECTION_NAMES:
-        return DecodeError(f"section 0x{code:02x} is unknown. Use the sections of AMQP 1.0.")
+        return DecodeError(f"Section 0x{code:02x} is unknown. Use the sections of AMQP 1.0.")
     after = SECTION_NAMES.get(last, "the end of the message")
     return DecodeError(
-        f"a {SECTION_NAMES[code]} section cannot follow {after}. Send the sections in order."
+        f"A {SECTION_NAMES[code]} section cannot follow {after}. Send the sections in order."
     )
 
 
 def _close(found: MessageSections, pos: int) -> int:
-    """Delivery annotations that come late: the bare message has ended before them."""
+    """Delivery annotations at the end: the bare message ends before them."""
     if found.delivery_annotations is not None:
-        raise DecodeError("a message has delivery-annotations twice. Send them once.")
+        raise DecodeError("A message has delivery-annotations twice. Send them once.")
     found.bare_end = pos
     found.properties_start = min(found.properties_start, pos)
     return _CLOSED
@@ -385,7 +384,7 @@ def _application_properties(
 
 
 def _after_value(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
-    """The position behind a value of the body, which is checked at once if it ends within the first
+    """The position after a value of the body, which is checked at once if it ends within the first
     STEP_BYTES of the body: many values of a few bytes take as long as a large one."""
     start, levels = pos, budget.levels
     while pos < end and buf[pos] == 0x00:
@@ -411,7 +410,7 @@ _SHORT_CODES: Final = b"\xc0\xc1\xe0"
 
 
 def _more_data(buf: bytes, pos: int, end: int, found: MessageSections, budget: Budget) -> int:
-    """The position behind the data sections that follow another: a batch has thousands."""
+    """The position after the data sections that follow another: a batch has thousands."""
     body = found.body
     for _ in range(budget.sections - len(body)):
         if not buf.startswith(_PLAIN_DATA, pos, end):

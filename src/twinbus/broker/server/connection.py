@@ -214,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
     def _work(self) -> None:
         """Act on what was received, for a turn."""
         self.now = self.namespace.now()
-        self.connection.heard(self.now.monotonic_s)
+        self.connection.note_read(self.now.monotonic_s)
         is_outdated = self._rights_version != self.namespace.rights_version
         if (is_outdated or self._checks) and not self.recheck(time.monotonic() + TURN_S):
             # Nothing is done on a right that may be gone.
@@ -442,7 +442,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.connection.has_output:
             (self.line or transport).write(self.connection.take_output())
-            self.connection.wrote(self.namespace.now().monotonic_s)
+            self.connection.note_write(self.namespace.now().monotonic_s)
             if self._is_counting_output:
                 self._count_output()
         was_handed_much = self._handed_bytes > OUTPUT_BYTES_COUNTED
@@ -605,13 +605,13 @@ class ClientConnection(asyncio.Protocol):
 
     def clock_moved(self) -> None:
         """A jump of the clock is no silence, but it is the end of tokens."""
-        self.connection.heard(self.namespace.now().monotonic_s)
+        self.connection.note_read(self.namespace.now().monotonic_s)
         self.check()
 
     def _watch_silence(self) -> None:
         now_s = self.namespace.now().monotonic_s
         if self.line is not None and self.line.is_frozen:
-            self.connection.heard(now_s)
+            self.connection.note_read(now_s)
         for event in self.connection.handle_timer(now_s):
             self._on_event(event)
         self.flush()

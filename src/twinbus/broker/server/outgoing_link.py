@@ -232,7 +232,7 @@ class OutgoingLink:
         if self._link.is_draining and not self._link.is_detached:
             self._end_grant()
             self.consumer.credit = 0
-            self._link.drained()
+            self._link.complete_drain()
             self._peer.wants_flush()
 
     def deliver(self, grant: DeliveryBatch) -> None:

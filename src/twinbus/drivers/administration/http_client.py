@@ -202,7 +202,7 @@ async def _connected(
             f"the certificate of {endpoint.url} is not trusted: {error.verify_message}",
             hint="Name the authority's file with ca_file, or set SSL_CERT_FILE",
             was_sent=False,
-        ).used_up() from error
+        ).mark_final() from error
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise CommunicationError(

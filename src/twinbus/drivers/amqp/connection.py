@@ -154,7 +154,7 @@ class AmqpConnection(asyncio.Protocol):
         data = self._engine.take_output()
         if data and self._transport is not None:
             self.flush_count += 1
-            self._engine.wrote(self._loop.time())
+            self._engine.note_write(self._loop.time())
             self._transport.write(data)
 
     async def listen(self) -> None:
@@ -180,7 +180,7 @@ class AmqpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = now_s = self._loop.time()
         engine = self._engine
-        engine.heard(now_s)
+        engine.note_read(now_s)
         engine.feed(data)
         while (events := engine.next_events()) is not None:
             for event in events:
@@ -312,7 +312,7 @@ async def open_line(
             f"the certificate of {address} is not trusted: {quoted(error.verify_message)}",
             hint="Give the authority that signed it as ca_file, and check the host name",
             was_sent=False,
-        ).used_up() from error
+        ).mark_final() from error
     except OSError as error:
         raise CommunicationError(
             f"nobody answers at {address}: {quoted(error)}",

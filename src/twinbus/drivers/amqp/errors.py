@@ -86,7 +86,7 @@ class ConnectionLoss:
         made = self.kind(self.sentence, path=path, condition=self.condition, hint=self.hint)
         made.is_ambiguous = was_sent and made.is_ambiguous
         made.__cause__ = self.cause
-        return made.used_up() if self.is_final else made
+        return made.mark_final() if self.is_final else made
 
 
 def detached(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:

@@ -96,7 +96,7 @@ class BlockingLink(Generic[M]):
         if not isinstance(sock, socket.socket):
             raise closed(f"the web socket to {self.path!r}", self.path)
         self._handler, self._sock, self._has_input = handler, sock, _input_check(sock)
-        fork.owns_socket(sock)
+        fork.register_socket(sock)
         token_s = handler._cbs_authenticator._expires_on - time.time()
         self._used_s = time.monotonic()
         self._replace_s = self._used_s + token_s * TOKEN_SHARE_MAX

@@ -93,7 +93,7 @@ def closed(what: str, path: str = "") -> ServiceError:
     error = CommunicationError(
         f"{what} is closed", path=path, hint="Make a new one", was_sent=False
     )
-    return error.used_up()
+    return error.mark_final()
 
 
 def condition_of(error: object) -> str:

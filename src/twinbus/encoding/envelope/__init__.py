@@ -1,21 +1,21 @@
-"""What a message looks like while it waits in a backlog queue, and how it becomes itself again.
+"""The form of a message in a backlog queue, and how its original form is restored.
 
-    alias(message, path)     a copy for the backlog: destination, session, TTL and schedule stand in
-                             application properties, and what they were taken from is empty; beside
-                             them the pair that it belongs to (P21)
-    restore(as delivered)    the message as it was, for its destination
+    alias(message, path)     a copy for the backlog: destination, session, time to live and schedule
+                             are moved to application properties, with the mark of the pair that
+                             the message belongs to (P21)
+    restore(as delivered)    the original message, for its destination
 
-Rule 1: everything works on encoded messages and splices: body, kept properties and kept
+Rule 1: all functions work on encoded messages and splice them: body, kept properties and kept
         annotations keep their bytes. The caller's bytes are never changed.
-Rule 2: alias and restore undo each other in every value that a broker hands on (P12). What only
-        a broker says about a message (numbers, times, locks, counts) is never carried home.
+Rule 2: restore is the inverse of alias for every value that a broker passes on (P12). Values that
+        only a broker sets (numbers, times, locks, counts) are never restored.
 Rule 3: a reserved name is refused in every spelling, because .NET and SQL filters ignore case,
-        and a restored message has none: whatever comes to a backlog queue a second time has no
-        destination. Where a broker's rules give it one again, its hops are counted (Y6).
+        and a restored message has none: if it gets to a backlog queue again, it has no
+        destination. Where a broker's rules add one again, its hops are counted (Y6).
 
 backlog_copy        alias, sizes, reserved names
 restored_message    restore
-fields              the aliases and their types, hops, reasons, time to live
+fields              the properties of the envelope and their types, hops, reasons, time to live
 fast_path           plain messages without parsing them
 """
 

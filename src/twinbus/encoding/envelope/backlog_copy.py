@@ -1,12 +1,12 @@
-"""Into the backlog: the copy of a message that waits there, and its size.
+"""The copy of a message for a backlog queue, and its size.
 
     header | annotations          | properties           | application properties | body
     no ttl | no scheduled time    | no group-id, expiry  | + x-ms-path, ...       | as it is
 
-``owner`` is the mark of the pair that the message belongs to (P21), in all functions; empty: none.
+In all functions ``owner`` is the mark of the pair that the message belongs to (P21); empty: none.
 
-Rule 1: what the primary would refuse and a backlog queue would not notice is refused here: an
-        outage must not turn an error of the caller into a lost message.
+Rule 1: a message that the primary refuses and a backlog queue accepts is refused here: an outage
+        must not turn an error of the caller into a lost message.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from twinbus.message import PROPERTIES_BYTES_MAX
 _STRING_CODES: Final = b"\xa1\xb1"
 
 _RESERVED_HINTS: Final = (b"x-ms-", OWNER.encode())
-"""What the reserved names contain: a message without it is not looked at further."""
+"""What the reserved names contain: a message without it needs no further check."""
 
 _SCHEDULED_ONLY: Final = frozenset((SCHEDULED_ANNOTATION,))
 
@@ -77,7 +77,7 @@ _SCHEDULED_KEY: Final = encode_value(SCHEDULED)
 
 
 def check_reserved_names(names: Iterable[str | bytes]) -> None:
-    """Raise ReservedProperty if an application property has a name of the envelope."""
+    """Raise ReservedProperty if an application property has a reserved name."""
     for name in names:
         text = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
         if text.lower() in RESERVED_NAMES:
@@ -90,7 +90,7 @@ def check_reserved(encoded: bytes) -> None:
         buf, stops = outline(encoded)
         _check_keys(buf, stops[3], stops[4])
     except DAMAGE as error:
-        raise _no_message() from error
+        raise _malformed() from error
 
 
 def _check_keys(buf: bytes, start: int, stop: int) -> None:
@@ -105,10 +105,10 @@ def _check_keys(buf: bytes, start: int, stop: int) -> None:
 
 
 def alias(encoded: bytes, path: str, owner: str = "") -> bytes:
-    """A copy for a backlog queue, to be brought home to ``path``.
+    """A copy for a backlog queue, with ``path`` as its destination.
 
-    Raises ReservedProperty, and MessageRefused for what the primary would refuse and a backlog
-    queue would not notice: an outage must not turn an error of the caller into a lost message.
+    Raises ReservedProperty, and MessageRefused for a message that the primary refuses and a backlog
+    queue accepts (rule 1).
     """
     plain = alias_plain(encoded, path, owner)
     if plain is not None:
@@ -118,14 +118,14 @@ def alias(encoded: bytes, path: str, owner: str = "") -> bytes:
 
 
 def _build_alias(encoded: bytes, path: str, owner: str) -> tuple[bytes, SectionEnds, list[bytes]]:
-    """The message, where its sections end, and what stands before the body of the copy."""
+    """The message, where its sections end, and what precedes the body of the copy."""
     try:
         return _parse_sections(encoded, path, owner)
     except DAMAGE as error:
-        raise _no_message(path) from error
+        raise _malformed(path) from error
 
 
-def _no_message(path: str = "") -> MessageRefused:
+def _malformed(path: str = "") -> MessageRefused:
     return MessageRefused("the message is not a whole AMQP message", path=path)
 
 
@@ -146,10 +146,10 @@ def _parse_sections(
         changes[GROUP_ID] = NULL
         pairs += (_SESSION_KEY, _session_value(buf, starts, path))
     if header_stop:
-        told = header_at(buf, header_stop)
-        if told.ttl_ms is not None:
-            header = header_section(priority=told.priority, durable=told.durable)
-            pairs += (_TTL_KEY, _take_ttl(buf, starts, told.ttl_ms, changes))
+        sent = header_at(buf, header_stop)
+        if sent.ttl_ms is not None:
+            header = header_section(priority=sent.priority, durable=sent.durable)
+            pairs += (_TTL_KEY, _take_ttl(buf, starts, sent.ttl_ms, changes))
     if SCHEDULED_ANNOTATION in annotations:
         annotations = _take_schedule(buf, delivery_stop, annotations_stop, path, pairs)
     properties = buf[annotations_stop:properties_stop]
@@ -165,7 +165,7 @@ def _owner_pair(owner: str) -> tuple[bytes, bytes]:
 
 
 def _added(buf: bytes, stops: SectionEnds, pairs: list[bytes]) -> bytes:
-    """The application properties, and behind them the pairs of the envelope."""
+    """The application properties, followed by the pairs of the envelope."""
     start, stop = stops[3], stops[4]
     count, first = inside(buf, start + SECTION_HEAD_BYTES) if stop > start else (0, stop)
     body = b"".join((buf[first:stop], *pairs))
@@ -176,16 +176,18 @@ def _session_value(buf: bytes, starts: list[int], path: str) -> bytes:
     raw = buf[starts[GROUP_ID] : starts[GROUP_ID + 1]]
     if raw[0] not in _STRING_CODES:
         raise MessageRefused(
-            "the session id (the property group-id) is not a text", path=path, hint="Use a text"
+            "the session id (the property group-id) is not a string",
+            path=path,
+            hint="Use a string",
         )
-    # Only a long text has many characters, and one byte is at most one character.
+    # A character has at least one byte, so that only a long text can have too many.
     if len(raw) > SESSION_ID_CHARACTERS_MAX:
         session_id = value_at(raw, 0, len(raw))
         if len(session_id) > SESSION_ID_CHARACTERS_MAX:
             raise MessageRefused(
-                f"the session id has {len(session_id)} characters",
+                f"the session id has at most {SESSION_ID_CHARACTERS_MAX} characters, "
+                f"got {len(session_id)}",
                 path=path,
-                hint=f"Use at most {SESSION_ID_CHARACTERS_MAX}",
             )
     return raw
 
@@ -210,14 +212,14 @@ def _take_ttl(buf: bytes, starts: list[int], ttl_ms: int, changes: dict[int, byt
 def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[bytes]) -> bytes:
     """The annotations without the schedule, whose alias is added to ``pairs``.
 
-    A value that is not a timestamp stays where it is, for the service to refuse.
+    A value that is not a timestamp is kept, so that the service refuses it.
     """
     for key, _, first, after in pairs_of(buf, start, stop):
         if key == SCHEDULED_ANNOTATION and buf[first] == 0x83:
             at_ms = int.from_bytes(buf[first + 1 : after], "big", signed=True)
             if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
                 raise MessageRefused(
-                    "the scheduled enqueue time lies outside the years 1 to 9999", path=path
+                    "the scheduled enqueue time is outside the years 1 to 9999", path=path
                 )
             pairs += (_SCHEDULED_KEY, buf[first:after])
             return without(MESSAGE_ANNOTATIONS, buf, start, stop, _SCHEDULED_ONLY)
@@ -228,7 +230,7 @@ def _take_schedule(buf: bytes, start: int, stop: int, path: str, pairs: list[byt
 
 
 def size_if_aliased(encoded: bytes, path: str, owner: str = "") -> int:
-    """How many bytes alias() would give, without copying the body."""
+    """The size of the result of alias() in bytes, without copying the body."""
     buf, stops, front = _build_alias(encoded, path, owner)
     return sum(map(len, front)) + len(buf) - stops[4]
 
@@ -238,7 +240,7 @@ def overhead_bytes(encoded: bytes, path: str, owner: str = "") -> int:
     return size_if_aliased(encoded, path, owner) - len(encoded)
 
 
-@lru_cache(maxsize=1_024)  # Asked for every send; an application has a few paths.
+@lru_cache(maxsize=1_024)  # Called for every send; an application has a few paths.
 def overhead_bytes_max(path: str, owner: str = "") -> int:
     """The most that alias() can add to any message for this destination.
 
@@ -253,7 +255,7 @@ def overhead_bytes_max(path: str, owner: str = "") -> int:
 
 
 def check_fits(encoded: bytes, path: str, limit_bytes: int, owner: str = "") -> None:
-    """Raise TooLargeForBacklog if a backlog queue that takes ``limit_bytes`` would refuse it (P13).
+    """Raise TooLargeForBacklog if a backlog queue with this limit would refuse the message (P13).
 
     A small message costs one comparison.
     """
@@ -279,5 +281,5 @@ def check_fits(encoded: bytes, path: str, limit_bytes: int, owner: str = "") -> 
 
 
 def _values_bytes(sections: Iterable[bytes]) -> int:
-    """The sections as the limit for properties counts them: without their descriptors."""
+    """The size of the sections without their descriptors, as the limit for properties counts."""
     return sum(len(section) - SECTION_HEAD_BYTES for section in sections if section)

@@ -1,13 +1,13 @@
-"""The short way for plain messages: an id, a body, and nothing else that matters.
+"""A fast path for plain messages: an id and a body only.
 
-Nearly all messages of a backlog are plain, and look alike but for numbers, ids and bodies. What
-stands in front of them is recognised as one pattern instead of being taken apart.
+Nearly all messages of a backlog are plain, and differ only in numbers, ids and bodies. The bytes
+before the properties are compared with one pattern and not parsed.
 
     header | lock token | number, times | properties: id, nulls | x-ms-path | body
-    one pattern                         | lengths that add up
+    one pattern                         | consistent lengths
 
-Rule 1: an answer here is what the general way gives; a test compares them.
-Rule 2: None decides nothing: the general way does.
+Rule 1: a result here equals the result of the general code; a test compares them.
+Rule 2: None means that the general code decides.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from twinbus.amqp.message.sections import APPLICATION_PROPERTIES
 from twinbus.encoding.envelope.fields import OWNER, PATH
 from twinbus.encoding.splicing import map_section
 
-# As our broker writes it: durable, priority 4, no ttl; then what only a broker says. Everything
-# has a fixed width, so what matches was read from the first byte to the last.
+# As our broker writes it: durable, priority 4, no ttl; then what only a broker sets. Everything
+# has a fixed width, so that a match covers all bytes.
 _FRONT: Final = re.compile(
     rb"\x00Sp\xc0\x0b\x05\x41\x50\x04\x40[\x41\x42]\x70.{4}"
     rb"(?:\x00Sq\xc1\x24\x02\xa3\x10x-opt-lock-token\x98.{16})?"
@@ -34,8 +34,8 @@ _FRONT: Final = re.compile(
     rb"(?=\x00Ss[\xc0\xd0])",
     re.DOTALL,
 )
-# What a receiver is delivered for the first time, nearly always: the same with all its options
-# chosen, in half of the pattern's time. Behind each part but the last stand bytes that differ.
+# Nearly every first delivery: one variant of the pattern, compared in half of its time. Bytes that
+# differ follow each part but the last.
 _USUAL_PARTS: Final = (
     b"\x00Sp\xc0\x0b\x05\x41\x50\x04\x40\x41\x70",
     b"\x00Sq\xc1\x24\x02\xa3\x10x-opt-lock-token\x98",
@@ -60,9 +60,9 @@ _PATH_SIZE_AT: Final = len(_APPLICATION_PROPERTIES) + 2 + len(_A_PATH)
 _AN_OWNER: Final = encode_value(OWNER) + b"\xa1"
 _ID_AT: Final = len(_PROPERTIES) + 4
 
-# Destinations that one process sends to: more than it has entities is enough.
+# Destinations that one process sends to.
 _PATHS_REMEMBERED_MAX: Final = 4_096
-# Ids of some lengths, each with some nulls behind it.
+# Ids of some lengths, each followed by some nulls.
 _HEADS_REMEMBERED_MAX: Final = 1_024
 
 
@@ -83,13 +83,13 @@ def alias_plain(encoded: bytes, path: str, owner: str = "") -> bytes | None:
 
 
 def simple_properties(encoded: bytes) -> bytes | None:
-    """The properties of a message that begins with them, if they hold an id and nothing else."""
+    """The properties of a message that begins with them, if they contain an id only."""
     stop = _after_id_alone(encoded, 0)
     return encoded[:stop] if stop else None
 
 
 def bare_message_start(buf: bytes) -> int:
-    """Where the properties begin behind a front that only our broker wrote; 0 if another did."""
+    """Where the properties begin, after what our broker writes before them; 0 for other brokers."""
     if len(buf) >= _USUAL.size and _USUAL.unpack_from(buf) == _USUAL_PARTS:
         return _USUAL_BYTES
     front = _FRONT.match(buf)
@@ -102,21 +102,21 @@ def restore_plain(buf: bytes, bare_at: int) -> tuple[str, bytes, None, str, str]
     if not path_at or len(buf) < path_at + _PATH_SIZE_AT:
         return None
     body_at = path_at + 5 + buf[path_at + 4]
-    told = _told_in(buf[path_at:body_at])
-    if told is None or not buf.startswith(_BODY_HEADS, body_at):
+    found = _read_aliases(buf[path_at:body_at])
+    if found is None or not buf.startswith(_BODY_HEADS, body_at):
         return None
     id_at = bare_at + _ID_AT
     message_id = buf[id_at : id_at + buf[id_at - 1]]
     if not message_id.isascii():
         return None
-    path, owner = told
+    path, owner = found
     return path, buf[bare_at:path_at] + buf[body_at:], None, message_id.decode(), owner
 
 
 @lru_cache(_PATHS_REMEMBERED_MAX)
-def _told_in(section: bytes) -> tuple[str, str] | None:
-    """(path, owner) of application properties that hold a destination, perhaps the mark of a
-    pair, and nothing else."""
+def _read_aliases(section: bytes) -> tuple[str, str] | None:
+    """(path, owner) of application properties that contain a destination, optionally the mark of
+    a pair, and nothing else."""
     count_at = len(_APPLICATION_PROPERTIES) + 1
     if len(section) <= _PATH_SIZE_AT or not (
         section.startswith(_APPLICATION_PROPERTIES) and section.startswith(_A_PATH, count_at + 1)
@@ -134,7 +134,7 @@ def _told_in(section: bytes) -> tuple[str, str] | None:
             and owner.isascii()
         ):
             return None
-    # A length that leads behind the end cuts the path short.
+    # A length beyond the end cuts off the path.
     if not path or len(path) != section[start - 1] or not path.isascii():
         return None
     if section[count_at] != (4 if rest else 2):
@@ -143,17 +143,17 @@ def _told_in(section: bytes) -> tuple[str, str] | None:
 
 
 def _after_id_alone(buf: bytes, pos: int) -> int:
-    """Where properties end that hold a short text as the id and nulls; 0 if they do not."""
+    """Where properties end that contain a short text as the id and nulls only; otherwise 0."""
     size = _size_with_id_alone(buf[pos : pos + _ID_AT])
     return pos + size if 0 < size <= len(buf) - pos else 0
 
 
 @lru_cache(_HEADS_REMEMBERED_MAX)
 def _size_with_id_alone(head: bytes) -> int:
-    """By what stands before the id, its length included.
+    """The size of the properties, by the bytes before the id, its length included.
 
-    As many bytes as fields are left behind the id, so each is a null, or a zero of a field that
-    is not looked at.
+    After the id there are as many bytes as fields, so that each is a null, or a zero of a field
+    that is not used.
     """
     if len(head) < _ID_AT or not head.startswith(_PROPERTIES) or head[6] != 0xA1:
         return 0

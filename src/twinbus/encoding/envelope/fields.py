@@ -1,35 +1,31 @@
-"""The fields of a backlog message: ``x-ms-*``, hops, time to live, reasons for rejection.
+"""The fields of a backlog message: reserved properties, hops, time to live, reasons for rejection.
 
-The values behind the reserved names of a backlog message: how they are written and read.
-
-    x-ms-path                       string     where the message was meant to go
+    x-ms-path                       string     the destination of the message
     x-ms-sessionid                  string     group-id of the properties
     x-ms-timetolive                 long, ms   ttl of the header
     x-ms-scheduledenqueuetimeutc    timestamp  annotation x-opt-scheduled-enqueue-time
     x-twinbus-pair                  string     which pair the message belongs to (P21)
 
-The .NET original wrote TimeSpan and DateTimeOffset, which AMQP carries as described longs of
-100 ns ticks; both are understood here and never written.
+The .NET original wrote TimeSpan and DateTimeOffset, which are described longs of 100 ns ticks in
+AMQP; both are read here and never written.
 
-How often a broker forwarded a message into a backlog queue: rings of pairs come to an end (Y6).
+Hops: how often a broker forwarded a message into a backlog queue, so that loops of pairs end (Y6).
 
-    a sender  --> backlog queue                  not counted: home again byte for byte
+    a sender  --> backlog queue                  not counted: restored byte for byte
     an entity --forward_to--> backlog queue      x-opt-twinbus-hops, one more each time
 
-A restored message has no destination, so it cannot go round by itself. But a rule's action on a
-primary can write ``x-ms-path`` again, and its subscription forward to a backlog queue of the
-opposite pair: then two syphons would carry it round for ever.
+A restored message has no destination, so it cannot loop by itself. But a rule's action on a
+primary can write ``x-ms-path`` again, and its subscription can forward to a backlog queue of the
+opposite pair: then two syphons would move it for ever.
 
-What becomes of a message's time to live in the backlog.
-
-Rule 1: a value is right or the message is dead-lettered: nothing is repaired or guessed.
-Rule 2: a refusal names the property and what it found, and never repeats a value at length.
-Rule 3: only what was forwarded is counted. Brokers tell that by x-opt-enqueue-sequence-number, and
-        take the word of nobody else for it. Everything else is brought home unchanged (P12), and
-        no sender has to leave room for a counter (P13).
-Rule 4: the counter is an annotation. Brokers hand it on, rule actions cannot change it, and
-        applications that send a received message anew begin anew: a message that honestly makes
-        many detours in its life is never stopped by an old count.
+Rule 1: a value is valid or the message is dead-lettered: nothing is corrected or guessed.
+Rule 2: an error names the property and the value's type, and never repeats a long value.
+Rule 3: only forwarding is counted. Brokers set x-opt-enqueue-sequence-number for it, and ignore
+        the value of a sender. All other messages are restored unchanged (P12), and no sender has
+        to leave room for a counter (P13).
+Rule 4: the counter is an annotation. Brokers pass it on, rule actions cannot change it, and it
+        begins again when an application sends a received message: a message that is diverted many
+        times in its life is never stopped by an old count.
 """
 
 from __future__ import annotations
@@ -90,15 +86,15 @@ TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
 OWNER: Final = "x-twinbus-pair"
 HOPS: Final = "x-opt-twinbus-hops"
-"""An annotation, not one of the aliases: see fields.py."""
+"""An annotation, not a property of the envelope."""
 
 RESERVED_NAMES: Final = frozenset((PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED, OWNER))
 SCHEDULED_ANNOTATION: Final = b"x-opt-scheduled-enqueue-time"
 
 SESSION_ID_CHARACTERS_MAX: Final = 128
-# TimeSpan.MaxValue in whole milliseconds: what every SDK can say, and 29,000 years.
+# TimeSpan.MaxValue in whole milliseconds, 29,000 years: the maximum of every SDK.
 TTL_MS_MAX: Final = 922_337_203_685_477
-# The years 1 to 9999, which is what every SDK can show as a date.
+# The years 1 to 9999, the range of every SDK.
 WALL_MS_MIN: Final = -62_135_596_800_000
 WALL_MS_MAX: Final = 253_402_300_799_999
 
@@ -124,18 +120,20 @@ class Reason(StrEnum):
 
 
 def read_path(value: Any) -> str:
-    """The destination, a text of a possible length; whether it is allowed is not asked here."""
+    """The destination, a text of a valid length; whether it is allowed is checked elsewhere."""
     if value is None or value == "":
         raise no_destination()
     _check_text(PATH, value)
     if len(value) > ENTITY_PATH_LENGTH_MAX:
-        raise _wrong_value(PATH, f"has {len(value)} characters, more than {ENTITY_PATH_LENGTH_MAX}")
+        raise _wrong_value(
+            PATH, f"must have at most {ENTITY_PATH_LENGTH_MAX} characters, got {len(value)}"
+        )
     path: str = value
     return path
 
 
 def read_owner(value: Any) -> str:
-    """The mark of a pair; empty: of none."""
+    """The mark of a pair; empty: none."""
     _check_text(OWNER, value)
     owner: str = value
     return owner
@@ -145,14 +143,15 @@ def read_session_id(value: Any) -> str:
     _check_text(SESSION_ID, value)
     if len(value) > SESSION_ID_CHARACTERS_MAX:
         raise _wrong_value(
-            SESSION_ID, f"has {len(value)} characters, more than {SESSION_ID_CHARACTERS_MAX}"
+            SESSION_ID,
+            f"must have at most {SESSION_ID_CHARACTERS_MAX} characters, got {len(value)}",
         )
     session_id: str = value
     return session_id
 
 
 def read_ttl_ms(value: Any) -> int:
-    """The time to live in milliseconds; a part of one counts as a whole one."""
+    """The time to live in milliseconds, rounded up."""
     if isinstance(value, Described) and value.descriptor == _TIMESPAN:
         _check_ticks(TIME_TO_LIVE, value)
         ticks = int(value.value)
@@ -161,14 +160,14 @@ def read_ttl_ms(value: Any) -> int:
         ttl_ms = int(value)
     else:
         raise _wrong_type(TIME_TO_LIVE, "a whole number of milliseconds or a timespan", value)
-    # TimeSpan.MaxValue has 0.5 ms more than whole milliseconds can say.
+    # TimeSpan.MaxValue is 0.5 ms above a whole number of milliseconds.
     if not 0 <= ttl_ms <= TTL_MS_MAX + 1:
-        raise _wrong_value(TIME_TO_LIVE, f"is {ttl_ms} ms, which no message can live")
+        raise _wrong_value(TIME_TO_LIVE, f"must be from 0 to {TTL_MS_MAX} ms, got {ttl_ms} ms")
     return min(ttl_ms, TTL_MS_MAX)
 
 
 def read_scheduled_ms(value: Any) -> int:
-    """The moment in milliseconds since the Unix epoch."""
+    """The scheduled enqueue time in milliseconds since the Unix epoch."""
     if isinstance(value, Described) and value.descriptor == _DATETIME_OFFSET:
         _check_ticks(SCHEDULED, value)
         at_ms = (int(value.value) - _EPOCH_TICKS) // _TICKS_PER_MS
@@ -177,7 +176,7 @@ def read_scheduled_ms(value: Any) -> int:
     else:
         raise _wrong_type(SCHEDULED, "a timestamp", value)
     if not WALL_MS_MIN <= at_ms <= WALL_MS_MAX:
-        raise _wrong_value(SCHEDULED, f"is {at_ms} ms, outside the years 1 to 9999")
+        raise _wrong_value(SCHEDULED, f"must be in the years 1 to 9999, got {at_ms} ms since 1970")
     return at_ms
 
 
@@ -186,29 +185,29 @@ def read_hops(value: Any) -> int:
     if type(value) not in _WHOLE_NUMBERS:
         raise _wrong_type(HOPS, "a whole number", value)
     if value < 0:
-        raise _wrong_value(HOPS, "is below zero")
+        raise _wrong_value(HOPS, f"must be 0 or more, got {value}")
     return int(value)
 
 
 def no_destination() -> EnvelopeError:
     return EnvelopeError(
         reason=Reason.NO_DESTINATION,
-        description=f"The message has no {PATH}: somebody else is using this backlog queue.",
+        description=f"The message has no {PATH}: another application uses this backlog queue.",
     )
 
 
 def malformed(detail: str) -> EnvelopeError:
     return EnvelopeError(
-        reason=Reason.MALFORMED_MESSAGE, description=f"The message cannot be read: {detail}"
+        reason=Reason.MALFORMED_MESSAGE, description=f"The message cannot be decoded. {detail}"
     )
 
 
 def misspelt(name: bytes) -> EnvelopeError:
-    """For a reserved name in capitals: readers that ignore case would see it twice."""
+    """For a reserved name in upper case: it is the same name for readers that ignore case."""
     return EnvelopeError(
         reason=Reason.INVALID_PROPERTY_VALUE,
-        description=f"The property {name.decode('ascii', 'replace')!a} is a reserved name that is "
-        "not spelt as it should be.",
+        description=f"The property {name.decode('ascii', 'replace')!a} is a reserved name, which "
+        "must be in lower case.",
     )
 
 
@@ -229,7 +228,7 @@ def _wrong_type(name: str, expected: str, value: Any) -> EnvelopeError:
         found = f"a described {kind[:60]!a}"
     return EnvelopeError(
         reason=Reason.INVALID_PROPERTY_TYPE,
-        description=f"The property {name} should be {expected} and is {found}.",
+        description=f"The property {name} must be {expected}, got {found}.",
     )
 
 
@@ -239,7 +238,7 @@ def _wrong_value(name: str, fault: str) -> EnvelopeError:
     )
 
 
-# As many namespaces as nobody has paired in a ring on purpose.
+# More than any intended chain of pairs.
 HOPS_MAX: Final = 8
 
 HOPS_ANNOTATION: Final = HOPS.encode()
@@ -265,19 +264,19 @@ def hops_pair(buf: bytes, start: int, stop: int) -> bytes:
     if hops >= HOPS_MAX:
         raise EnvelopeError(
             reason=Reason.TOO_MANY_HOPS,
-            description=f"The message was forwarded to backlog queues {hops} times before: "
-            "it goes round in a ring.",
+            description=f"The message was forwarded to backlog queues {hops} times: the pairs form "
+            "a loop.",
         )
     return _HOPS_KEY + encode_value(UByte(hops + 1))
 
 
 class TtlPolicy(Enum):
-    """What the time in the backlog does to a message's time to live (Y8)."""
+    """How the time in the backlog counts for the time to live of a message (Y8)."""
 
     RESTART = "restart"
-    """Nothing: the message gets its whole time again, as in the original."""
+    """It does not count: the message gets its whole time to live again, as in the original."""
     ELAPSED = "elapsed"
-    """It counts. What has expired goes home with a millisecond left, so that the destination's
-    own rules for expired messages apply."""
+    """It counts. An expired message is moved with one millisecond left, so that the rules of its
+    destination for expired messages apply."""
     DEAD_LETTER = "dead-letter"
-    """It counts, and what has expired stays in the backlog queue's dead-letter queue."""
+    """It counts, and an expired message is moved to the dead-letter queue of the backlog queue."""

@@ -1,9 +1,10 @@
-"""Home again: from what a backlog queue delivered to the message that was sent.
+"""Restores the original message from what a backlog queue delivered.
 
-Rule 1: a message is restored whole or not at all: any fault is an EnvelopeError with a reason.
-Rule 2: what only a broker says about a message (numbers, times, locks, counts) is left behind.
-Rule 3: nothing is brought home that an entity would swallow: pings never take the detour, so what
-        looks like one is a message that somebody would lose in silence (M7).
+Rule 1: a message is restored completely or not at all: any defect is an EnvelopeError with a
+        reason.
+Rule 2: values that only a broker sets (numbers, times, locks, counts) are removed.
+Rule 3: a message that an entity would drop as a ping is not restored: pings are never diverted, so
+        that a message would be lost without an error (M7).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from twinbus.errors import EnvelopeError
 
 _OWNER_KEY: Final = OWNER.encode()
 _RESERVED: Final = frozenset(name.encode() for name in RESERVED_NAMES)
-# What a broker says about a message in one of its queues, and nobody else.
+# Annotations that only a broker sets.
 _BROKER_ANNOTATIONS: Final = frozenset(
     (
         b"x-opt-sequence-number",
@@ -85,11 +86,10 @@ _SCHEDULED_PAIR: Final = encode_value(Symbol(SCHEDULED_ANNOTATION.decode()))
 
 
 class RestoredMessage(NamedTuple):
-    """A message on its way home."""
+    """A message to be sent to its destination."""
 
     path: str
-    """The destination as the sender wrote it; see mover/planning/chunk_plan.py before believing
-    it."""
+    """The destination as the sender wrote it; mover/planning/chunk_plan.py checks it."""
     encoded: bytes
     session_id: str | None
     message_id: str | None
@@ -105,10 +105,10 @@ def restore(
     enqueued_at_ms: int | None = None,
     ttl_policy: TtlPolicy = TtlPolicy.RESTART,
 ) -> RestoredMessage:
-    """The message as it was sent, from the bytes that the backlog queue delivered.
+    """The original message, from the bytes that the backlog queue delivered.
 
     ``now_ms`` and ``enqueued_at_ms`` count for policies other than RESTART. Raises EnvelopeError
-    for a message that can never be brought home.
+    for a message that can never be restored.
     """
     bare_at = bare_message_start(encoded)
     try:
@@ -116,7 +116,7 @@ def restore(
             return RestoredMessage(*plain)
         return _restored(encoded, bare_at, now_ms, enqueued_at_ms, ttl_policy)
     except DAMAGE as error:
-        raise malformed(getattr(error, "description", "its bytes end too soon.")) from error
+        raise malformed(getattr(error, "description", "Its bytes are not complete.")) from error
 
 
 def _restored(
@@ -148,7 +148,7 @@ def _restored(
     front = _restored_front(buf, stops, bool(bare_at), ttl_ms, scheduled_ms)
     whole = b"".join((*front, properties, application_properties, buf[stop:]))
     if _PING_BYTES in properties and is_ping(whole):
-        raise _ping()
+        raise _looks_like_ping()
     return RestoredMessage(path, whole, session_id, _message_id(buf, starts), owner)
 
 
@@ -187,11 +187,11 @@ def read_message_id(encoded: bytes) -> str | None:
         return None
 
 
-def _ping() -> EnvelopeError:
+def _looks_like_ping() -> EnvelopeError:
     return EnvelopeError(
         reason=Reason.LOOKS_LIKE_A_PING,
-        description="The message is empty, short-lived and has the content type of a ping: its "
-        "destination would swallow it.",
+        description="The message is empty and has the content type and time to live of a ping: its "
+        "destination would drop it.",
     )
 
 
@@ -231,12 +231,12 @@ def _take(buf: bytes, key: bytes, pair: Pair, found: dict[str, Any]) -> None:
     if name not in RESERVED_NAMES:
         raise misspelt(key)
     if name in found:
-        raise malformed(f"it has {name} twice.")
+        raise malformed(f"It has {name} twice.")
     found[name] = value_at(buf, pair[2], pair[3])
 
 
 def _waited_ms(now_ms: int, enqueued_at_ms: int | None, scheduled_ms: int | None) -> int:
-    """How long its time to live would have been running: it begins when a message is due."""
+    """How much of its time to live has passed: it begins when the message is due."""
     if enqueued_at_ms is None:
         return 0
     begun_ms = enqueued_at_ms if scheduled_ms is None else max(enqueued_at_ms, scheduled_ms)
@@ -250,7 +250,8 @@ def _ttl_left_ms(ttl_ms: int, waited_ms: int, ttl_policy: TtlPolicy) -> int:
         return 1
     raise EnvelopeError(
         reason=Reason.EXPIRED,
-        description=f"The message could live for {ttl_ms} ms and has waited for {waited_ms} ms.",
+        description=f"The message has expired: its time to live is {ttl_ms} ms, and it waited for "
+        f"{waited_ms} ms.",
     )
 
 
@@ -272,7 +273,7 @@ def _put_times(
 
 
 def _restored_header(priority: int | None, ttl_ms: int | None) -> bytes:
-    """Priority and time to live. Service Bus stores every message, so durable need not be said."""
+    """Priority and time to live. Service Bus stores every message, so durable is not set."""
     if ttl_ms is not None:
         ttl_ms = min(ttl_ms, TTL_MS_UNSPECIFIED)
     return header_section(

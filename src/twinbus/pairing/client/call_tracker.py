@@ -192,4 +192,4 @@ def _inherit() -> None:
         calls.inherited()
 
 
-fork.in_child(_inherit)
+fork.run_in_child(_inherit)

@@ -199,7 +199,7 @@ def _id(row: dict[str, Any], name: str, type_name: str | None) -> Any:
 def _properties(row: dict[str, Any]) -> dict[str, Any]:
     types = dict(row.get("propertyTypes", ()))
     return {
-        name: value_of(text, types.get(name), where=f"The property {name[:60]!a}")
+        name: value_of(text, types.get(name), where=f"property {name[:60]!a}")
         for name, text in row["properties"]
         if name not in _OF_DEAD_LETTERS
     }

@@ -184,7 +184,7 @@ class BatchSender:
             hint=error.hint,
         )
         failed.is_ambiguous = error.is_ambiguous
-        return failed.used_up()
+        return failed.mark_final()
 
     # -- links --------------------------------------------------------------------------------
 

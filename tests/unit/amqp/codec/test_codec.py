@@ -180,7 +180,7 @@ def nested_lists(levels: int) -> bytes:
 
 HOSTILE = {
     "61 constructor that does not exist": ("ff", "not a constructor"),
-    "61 descriptor that does not exist": ("00", "a descriptor is neither"),
+    "61 descriptor that does not exist": ("00", "descriptor is neither"),
     "62 list8 with more elements than bytes": ("c003ff4040", "declares 255 elements in 2 bytes"),
     "62 list32 with 2^32-1 elements": ("d000000005ffffffff40", "declares 4294967295 elements"),
     "62 map32 with 2^32-2 elements": ("d100000005fffffffe40", "declares 4294967294 elements"),
@@ -209,9 +209,9 @@ HOSTILE = {
     ),
     "62 list whose element runs over its size": ("c00301700000000000", "end inside"),
     "64 map with an odd count": ("c103014040", "a key has no value"),
-    "64 map with a null key": ("c103024040", "a map key is null"),
-    "64 map with a list as a key": ("c103024540", "a map key is null"),
-    "64 map with a described key": ("c106020053244540", "a map key is null"),
+    "64 map with a null key": ("c103024040", "map key is null"),
+    "64 map with a list as a key": ("c103024540", "map key is null"),
+    "64 map with a described key": ("c106020053244540", "map key is null"),
     "64 map with a key and no value": ("c103024101", "end inside a value|not a constructor"),
     "64 map with the same key twice": ("c10904a3016140a3016140", "same key twice"),
     "65 string with a stray continuation byte": ("a10180", "not valid UTF-8"),
@@ -224,12 +224,12 @@ HOSTILE = {
     "76 char above U+10FFFF": ("7300110000", "not a Unicode character"),
     "76 char that is a surrogate": ("730000d800", "not a Unicode character"),
     "76 boolean that is neither": ("5602", "Only 0x00 and 0x01"),
-    "76 descriptor that is a list": ("004540", "a descriptor is neither"),
-    "76 descriptor that is a map": ("00c1010040", "a descriptor is neither"),
-    "76 descriptor that is described": ("000053244540", "a descriptor is neither"),
+    "76 descriptor that is a list": ("004540", "descriptor is neither"),
+    "76 descriptor that is a map": ("00c1010040", "descriptor is neither"),
+    "76 descriptor that is described": ("000053244540", "descriptor is neither"),
     "76 descriptor that is a decimal128": (
         "00940000000000000000000000000000000040",
-        "a descriptor is neither",
+        "descriptor is neither",
     ),
     "76 decimal128 cut short": (
         "94000000000000000000000000000000",

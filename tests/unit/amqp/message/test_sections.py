@@ -357,10 +357,10 @@ def test_sections_may_be_described_by_long_ulongs() -> None:
 LONE_KEY = bytes.fromhex("005374c10401a10161")
 HOSTILE = {
     "61 prefix of a known section": (section("amqp:data", b"x"), "unknown descriptor"),
-    "61 unknown section": (section(0x79, b"x") + DATA, "section 0x79 is unknown"),
-    "61 performative instead of a section": (section(0x14, []) + DATA, "section 0x14 is unknown"),
-    "61 not described": (encode_value("x"), "does not start with a descriptor"),
-    "66 garbage after the body": (DATA + b"\x01", "does not start with a descriptor"),
+    "61 unknown section": (section(0x79, b"x") + DATA, "0x79 is unknown"),
+    "61 performative instead of a section": (section(0x14, []) + DATA, "0x14 is unknown"),
+    "61 not described": (encode_value("x"), "does not begin with a descriptor"),
+    "66 garbage after the body": (DATA + b"\x01", "does not begin with a descriptor"),
     "66 half a descriptor after the body": (DATA + b"\x00\x53", "end inside|neither a ulong"),
     "66 a descriptor without a value": (DATA + b"\x00\x53\x78", "end inside"),
     "77 nothing": (b"", "no body section"),
@@ -370,7 +370,7 @@ HOSTILE = {
     "77 time to live is negative": (section(0x70, [None, None, -1]) + DATA, "header.ttl-ms is not"),
     "77 annotations are a list": (section(0x72, []) + DATA, "annotations are not a map"),
     "77 annotations are null": (section(0x72, None) + DATA, "annotations are not a map"),
-    "77 annotation key is a string": (section(0x72, {"a": 1}) + DATA, "keys of annotations are"),
+    "77 annotation key is a string": (section(0x72, {"a": 1}) + DATA, "keys of annotations must"),
     "77 properties are a map": (section(0x73, {}) + DATA, "properties section is not a list"),
     "77 properties with 14 fields": (section(0x73, [None] * 14) + DATA, "have 14 fields"),
     "77 message-id is a double": (section(0x73, [1.5]) + DATA, "property message-id is not"),
@@ -390,11 +390,11 @@ HOSTILE = {
     "77 application-properties are a list": (section(0x74, []) + DATA, "are not a map"),
     "64 application property with a symbol as key": (
         section(0x74, {Symbol("a"): 1}) + DATA,
-        "keys of application-properties are strings",
+        "keys of application-properties must be strings",
     ),
     "64 application property with a null key": (
         bytes.fromhex("005374c103024040") + DATA,
-        "keys of application-properties are strings",
+        "keys of application-properties must be strings",
     ),
     "64 application properties with an odd count": (LONE_KEY + DATA, "a key has no value"),
     "64 application property twice": (
@@ -410,15 +410,15 @@ HOSTILE = {
         bytes.fromhex("005372c10e0453014180000000000000000142") + DATA,
         "same key twice",
     ),
-    "77 application property is a list": (section(0x74, {"a": []}) + DATA, "hold a list, map"),
-    "77 application property is a map": (section(0x74, {"a": {}}) + DATA, "hold a list, map"),
+    "77 application property is a list": (section(0x74, {"a": []}) + DATA, "have a list, map"),
+    "77 application property is a map": (section(0x74, {"a": {}}) + DATA, "have a list, map"),
     "77 application property is an array": (
         section(0x74, {"a": Array(0x50, (1,))}) + DATA,
-        "hold a list, map",
+        "have a list, map",
     ),
     "77 application property is described": (
         section(0x74, {"a": Described(ULong(1), 1)}) + DATA,
-        "hold a list, map",
+        "have a list, map",
     ),
     "77 data is a string": (section(0x75, "x"), "not a whole binary"),
     "77 data is longer than the message": (bytes.fromhex("005375a00561"), "end inside a data"),

@@ -108,7 +108,7 @@ def test_lower_case_percent_encoding_is_accepted() -> None:
 def test_a_wrong_signature_and_an_unknown_rule_get_the_same_words(text: str) -> None:
     """M6: cases 33 and 40."""
     assert refusal(text) == (
-        "the token's rule name or signature is wrong. "
+        "The token's rule name or signature is wrong. "
         "Check SharedAccessKeyName and SharedAccessKey."
     )
 
@@ -133,8 +133,8 @@ def test_an_expired_token_is_refused() -> None:
     """M6: case 34; the second in which it ends is already too late."""
     text = token(expires_s=NOW_S)
     assert granted(text, now_s=NOW_S - 1).expires_s == NOW_S
-    assert refusal(text, now_s=NOW_S).startswith("the token has expired")
-    assert refusal(text, now_s=NOW_S + 1).startswith("the token has expired")
+    assert refusal(text, now_s=NOW_S).startswith("The token has expired")
+    assert refusal(text, now_s=NOW_S + 1).startswith("The token has expired")
 
 
 def test_an_expired_token_with_a_wrong_signature_says_nothing_about_time() -> None:

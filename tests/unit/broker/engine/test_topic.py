@@ -309,7 +309,7 @@ def test_a_path_belongs_to_one_entity() -> None:
     """M5: a queue and a topic cannot share a name, nor can a topic exist twice."""
     driver = TopicDriver()
     for description in (TopicDescription(path="NEWS"), QueueDescription(path="news")):
-        with pytest.raises(ConfigurationError, match="topic 'news' exists already"):
+        with pytest.raises(ConfigurationError, match="'news' already exists"):
             create(driver.catalogue, driver.store, description)
 
 

@@ -599,7 +599,7 @@ def test_with_tls_only_plain_text_is_refused_everywhere(tell: Tell, tmp_path: Pa
 async def test_a_port_that_is_taken_is_told_apart_from_one_that_cannot_be_had() -> None:
     """M10: the one could have been used, the other is a wrong value."""
     (first,) = await listeners.bind("127.0.0.1", 0)
-    with first, pytest.raises(PortTaken, match="it is in use"):
+    with first, pytest.raises(PortTaken, match="is in use"):
         await listeners.bind("127.0.0.1", first.getsockname()[1])
     with pytest.raises(ConfigurationError, match="cannot be opened") as refused:
         await listeners.bind("198.51.100.7", 0)  # For documents; no machine has it

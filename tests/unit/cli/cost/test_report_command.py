@@ -27,8 +27,8 @@ def refused(*arguments: str) -> str:
         (["--used", "many"], "'many' is not a count"),
         (["--from", "yesterday"], "--from 'yesterday' is no time"),
         (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not before --to"),
-        (["--prices", "golden"], "there is no price sheet 'golden'"),
-        ([], "there is no operations log below"),
+        (["--prices", "golden"], "no price sheet 'golden'"),
+        ([], "no operations log below"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(

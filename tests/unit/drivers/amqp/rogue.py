@@ -116,7 +116,7 @@ class Visit(asyncio.Protocol):
             case DeliveryReceived():
                 self._on_delivery(event)
             case CreditChanged() if event.link.is_draining and not self.rogue.keeps_credit:
-                event.link.drained()
+                event.link.complete_drain()
             case DispositionReceived() if self.rogue.on_disposition is not None:
                 self.rogue.on_disposition(self, event)
 

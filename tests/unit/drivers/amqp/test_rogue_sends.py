@@ -306,7 +306,7 @@ async def test_an_error_belongs_to_one_call(rogue: Rogue, driver: AmqpDriver) ->
     )
     assert len({id(error) for error in errors}) == 3
     assert isinstance(errors[0], ServiceInternalError) and isinstance(errors[1], ServiceError)
-    errors[0].used_up()
+    errors[0].mark_final()
     assert errors[1].is_transient
 
 

@@ -241,13 +241,13 @@ def test_a_restored_message_has_no_destination_left() -> None:
 
 def test_a_session_id_that_the_primary_would_refuse_is_refused_before_the_backlog() -> None:
     """P12: a backlog queue would take it, and the message would never come home."""
-    with pytest.raises(MessageRefused, match="129 characters"):
+    with pytest.raises(MessageRefused, match="got 129"):
         alias(message(properties=Properties(group_id="é" * 129)), "orders")
     alias(message(properties=Properties(group_id="é" * 128)), "orders")
     text, binary = b"\xa1\x03abc", b"\xa0\x03abc"
     sent = message(properties=Properties(group_id="abc"))
     assert text in sent
-    with pytest.raises(MessageRefused, match="not a text"):
+    with pytest.raises(MessageRefused, match="group-id"):
         alias(sent.replace(text, binary), "orders")
 
 

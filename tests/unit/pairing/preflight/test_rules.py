@@ -134,7 +134,7 @@ def test_the_same_finding_about_many_things_is_one() -> None:
     [found] = [each for each in findings("claims", facts) if each.severity is Severity.PROBLEM]
     assert found.subjects == paths
     assert found.subject == f"{paths[0]}, {paths[1]}, {paths[2]} and 2 more"
-    assert found.says == f"the service is busy with '{paths[0]}' (the others: likewise)"
+    assert found.says == f"The service is busy with '{paths[0]}' (the others: likewise)"
     assert found.to_json()["subjects"] == list(paths)
 
     [found] = findings("entities", facts)

@@ -93,7 +93,7 @@ async def test_a_service_that_stays_away_fails_the_query_and_loses_nothing() -> 
     """S1: to end as if nothing was there would be wrong. What others had is kept all the same."""
     away = [CommunicationError("nobody is there")] * 100
     knocking = Knocking(orders=FarReceiver(*away), news=FarReceiver(8))
-    with pytest.raises(TwinbusError, match="nobody is there"):
+    with pytest.raises(TwinbusError, match="is there"):
         await knocking.knock()
     assert knocking.found == {"news": 8}
 

@@ -361,7 +361,7 @@ def test_what_was_text_is_the_same_value_again(value: Any) -> None:
     ],
 )
 def test_text_that_is_no_value_of_its_type_is_refused_by_name(text: str, name: str) -> None:
-    with pytest.raises(InvalidMessage, match=r"^The property 'colour' of a message (is no|has)"):
+    with pytest.raises(InvalidMessage, match=r"'colour'"):
         value_of(text, name, where="The property 'colour'")
 
 
@@ -494,15 +494,15 @@ def test_a_time_to_live_above_49_days_counts_from_now() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"bodyType": ["undecodable"]}, "bodyType of a message is 'undecodable'"),
-        ({"bodyType": ["xml"]}, "bodyType of a message is 'xml'"),
-        ({"bodyType": ["value"]}, "body of a message holds no AMQP sections of the type value"),
-        ({"messageId": ["x" * 129]}, "message_id of a message has 129 characters"),
-        ({"sessionId": ["a"], "partitionKey": ["b"]}, "partition_key of a message differs"),
-        ({"timeToLive": [0]}, "time_to_live of a message is"),
-        ({"timeToLive": [2**63 - 1]}, "timeToLive of a message is|time_to_live of a message is"),
-        ({"priority": [256]}, "priority of a message is 256"),
-        ({"contentType": ["é"]}, "content_type of a message has characters"),
+        ({"bodyType": ["undecodable"]}, "bodyType is 'undecodable'"),
+        ({"bodyType": ["xml"]}, "bodyType is 'xml'"),
+        ({"bodyType": ["value"]}, "body .* type value"),
+        ({"messageId": ["x" * 129]}, "message_id .* got 129"),
+        ({"sessionId": ["a"], "partitionKey": ["b"]}, "partition_key differs"),
+        ({"timeToLive": [0]}, "time_to_live must be above 0"),
+        ({"timeToLive": [2**63 - 1]}, "timeToLive is|time_to_live must"),
+        ({"priority": [256]}, "priority .* got 256"),
+        ({"contentType": ["é"]}, "content_type has characters"),
     ],
 )
 def test_what_no_service_would_take_is_refused(columns: dict[str, Any], sentence: str) -> None:
@@ -523,8 +523,8 @@ def test_what_is_no_amqp_value_is_refused_when_it_is_said_to_be_one() -> None:
 WRONG = [
     ({"text": "string", "body": "string"}, "servicebus has no column 'text'"),
     ({"body": "string", "mesageId": "string"}, "Did you mean 'messageId'"),
-    ({"messageId": "string"}, "the DataFrame has no column 'body'"),
-    ({"body": "int"}, "the column 'body' is int and servicebus takes binary or string"),
+    ({"messageId": "string"}, "DataFrame has no column 'body'"),
+    ({"body": "int"}, "column 'body' is int and servicebus takes binary or string"),
     ({"body": "string", "properties": "map<string,int>"}, "'properties' is map<string,int>"),
     ({"body": "string", "scheduledEnqueueTime": "timestamp_ntz"}, "is timestamp_ntz"),
     ({"body": "string", "timeToLive": "string"}, "'timeToLive' is string"),
@@ -540,7 +540,7 @@ def test_columns_that_cannot_be_sent_are_refused(columns: dict[str, str], senten
 
 
 def test_somebody_must_say_where_to_write() -> None:
-    with pytest.raises(ConfigurationError, match="neither an option nor a column"):
+    with pytest.raises(ConfigurationError, match="an option nor a column"):
         check_columns(struct_of({"body": "binary"}), has_destination=False)
 
     check_columns(struct_of({"body": "binary", "destination": "string"}), has_destination=False)

@@ -66,8 +66,8 @@ async def test_what_rang_is_renewed_in_time_by_a_clock_that_is_behind() -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (CommunicationError("away"), "may have been deleted, and is lost then: away"),
-        (ServerBusy("busy"), "was not deleted, and comes again: busy"),
+        (CommunicationError("away"), "may have been deleted, and is lost then: Away"),
+        (ServerBusy("busy"), "was not deleted, and comes again: Busy"),
     ],
 )
 async def test_a_deletion_that_failed_is_told_as_far_as_it_is_known(

@@ -324,7 +324,7 @@ async def test_a_query_ends_when_the_next_start_takes_its_directory(
     told = Status(doing="told by the second")
     state.set_status(told)
     assert await left.progress() == {"stop": True, "enough": False}
-    with pytest.raises(ConfigurationError, match="another syphon has taken the state directory"):
+    with pytest.raises(ConfigurationError, match="syphon has taken the state directory"):
         await asyncio.wait_for(waiting, 5)
     await left.coordinator.close()
     await asyncio.sleep(0.1)

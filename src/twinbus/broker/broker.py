@@ -104,7 +104,7 @@ class Broker:
         name = check_namespace_name(spec.name).lower()
         if name in self.namespaces:
             raise ConfigurationError(
-                f"The namespace {name!r} is served already", hint="Name each one once"
+                f"Namespace {name!r} is already running", hint="Use each namespace name once"
             )
         self._watch_clock()
         namespace = Namespace(
@@ -163,7 +163,7 @@ class Broker:
         running = self.namespaces.pop(name.lower(), None)
         if running is None:
             raise ConfigurationError(
-                f"The namespace {name[:60]!r} is not served", hint="Add it first"
+                f"Namespace {name[:60]!r} is not running", hint="Add the namespace first"
             )
         access = running.access
         await running.close()
@@ -179,7 +179,7 @@ class Broker:
         stopped = self.stopped.get(name.lower())
         if stopped is None:
             raise ConfigurationError(
-                f"The namespace {name[:60]!r} was not stopped", hint="Add it, if it is a new one"
+                f"Namespace {name[:60]!r} is not stopped", hint="Add it as a new namespace"
             )
         return await self.add_namespace(stopped.spec)
 
@@ -196,8 +196,9 @@ class Broker:
         """Move the clock; whatever falls due by that happens at once."""
         if not isinstance(self._clock, AdjustableClock):
             raise ConfigurationError(
-                "This broker's clock cannot be moved",
-                hint="Start it with an AdjustableClock, or serve --adjustable-clock",
+                "The clock of this broker cannot be advanced",
+                hint="Start the broker with `twinbus serve --adjustable-clock`, or create it with "
+                "an AdjustableClock",
             )
         self._clock.advance(seconds)
 

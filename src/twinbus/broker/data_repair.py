@@ -129,7 +129,7 @@ def _stores_in(data: Path) -> dict[str, Path]:
     """Namespace -> its store file."""
     if not data.is_dir():
         raise ConfigurationError(
-            f"{os.fspath(data)!r} is not a directory", hint="Give the data directory of a broker"
+            f"{os.fspath(data)!r} is not a directory", hint="Name the data directory of a broker"
         )
     try:
         inside = sorted(data.iterdir())
@@ -140,21 +140,21 @@ def _stores_in(data: Path) -> dict[str, Path]:
         }
     except OSError as error:
         raise ConfigurationError(
-            f"the directory {os.fspath(data)!r} cannot be read: {error.strerror}",
-            hint="Run it as the user that runs the broker",
+            f"Directory {os.fspath(data)!r} cannot be read: {error.strerror}",
+            hint="Run the command as the user that runs the broker",
         ) from error
     if not found and any(each.name.startswith(STORE_NAME) for each in inside):
         found = {data.resolve().name.removeprefix(NAMESPACE_PREFIX): data / STORE_NAME}
     if not found:
         raise ConfigurationError(
-            f"no store found in {os.fspath(data)!r}",
-            hint="Give the directory that `twinbus serve --data` has, or the one of a namespace",
+            f"No store found in {os.fspath(data)!r}",
+            hint="Name the directory of `twinbus serve --data`, or that of one namespace in it",
         )
     for path in found.values():
         if path.exists() and not os.access(path, os.R_OK):
             raise ConfigurationError(
-                f"the store {os.fspath(path)!r} cannot be read",
-                hint="Run it as the user that runs the broker",
+                f"Store {os.fspath(path)!r} cannot be read",
+                hint="Run the command as the user that runs the broker",
             )
     return found
 
@@ -162,13 +162,13 @@ def _stores_in(data: Path) -> dict[str, Path]:
 def _check_target(data: Path, into: Path) -> None:
     if into.exists() or into.is_symlink():
         raise ConfigurationError(
-            f"{os.fspath(into)!r} exists already",
-            hint="Choose another directory with --into, or remove that one",
+            f"{os.fspath(into)!r} already exists",
+            hint="Choose a directory that does not exist with --into",
         )
     if into.resolve().is_relative_to(data.resolve()):
         raise ConfigurationError(
-            f"{os.fspath(into)!r} is inside the directory that is examined",
-            hint="Choose a directory outside of it with --into",
+            f"{os.fspath(into)!r} is inside the examined directory {os.fspath(data)!r}",
+            hint="Choose a directory outside it with --into",
         )
 
 
@@ -209,18 +209,18 @@ def _look_at_keys(path: Path) -> Iterator[Finding]:
     except (ConfigurationError, OSError):
         yield Finding(
             kind=FindingKind.KEYS_UNREADABLE,
-            sentence=f"The key file {path.name!r} cannot be read.",
-            repair="It is left out: the broker makes new keys, and clients need the new ones. "
-            "Restore it from a backup if there is one.",
+            sentence=f"Key file {path.name!r} cannot be read.",
+            repair="The file is left out: the broker generates new keys, which all clients need. "
+            "Restore the file from a backup if there is one.",
         )
         return
     if mode & 0o077:
         yield Finding(
             kind=FindingKind.KEYS_EXPOSED,
-            sentence=f"The key file {path.name!r} is open to others (mode {mode:o}), so the broker "
-            "refuses it.",
-            repair="The copy is for its owner only. Make new keys if another user may have read "
-            "them.",
+            sentence=f"Key file {path.name!r} is readable by other users (mode {mode:o}), so the "
+            "broker rejects it.",
+            repair="The copy is readable by its owner only. Generate new keys if another user may "
+            "have read them.",
         )
 
 
@@ -250,7 +250,7 @@ def _copy_inside(report: DataReport, source: Path, target: Path, leave_out: set[
             continue
         copy = target / path.name
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            what = "it is neither a file nor a directory itself"
+            what = "it is a symbolic link or a special file"
             report.findings.append(_not_copied(report.data, path, what, Severity.WARNING))
         elif path.is_dir():
             copy.mkdir(exist_ok=True)
@@ -292,6 +292,6 @@ def _not_copied(
     return Finding(
         kind=FindingKind.FILE_UNREADABLE,
         sentence=f"{os.fspath(path.relative_to(data))!r} cannot be copied: {reason}.",
-        repair="It is left out. Copy it yourself if it is needed.",
+        repair="It is left out. Copy it by hand if it is needed.",
         severity=severity,
     )

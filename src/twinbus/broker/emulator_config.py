@@ -94,8 +94,8 @@ def parse_duration_ms(text: object) -> int | None:
         match = _DURATION.fullmatch(text)
     if match is None:
         raise ConfigurationError(
-            f"{shown(text)} is not a duration of days, hours, minutes and seconds",
-            hint="Write it like PT30S, PT5M or P1DT12H",
+            f"Invalid ISO 8601 duration: {shown(text)}",
+            hint="Use days, hours, minutes and seconds, for example PT30S, PT5M or P1DT12H",
         )
     days, hours, minutes, seconds = (
         int(match[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
@@ -123,8 +123,8 @@ def expect_keys(values: Mapping[str, Any], known: set[str], place: str) -> None:
     for key in values:
         if key not in known:
             raise ConfigurationError(
-                f"{place} has a key {shown(key)}, which has no meaning there",
-                hint=f"Known are {', '.join(sorted(known))}",
+                f"Unknown key {shown(key)} in {place}",
+                hint=f"Use one of: {', '.join(sorted(known))}",
             )
 
 
@@ -133,20 +133,24 @@ def expect_distinct(names: list[str], what: str) -> None:
     for name in names:
         if name in seen:
             raise ConfigurationError(
-                f"there are two {what} named {name!r}", hint="Rename or remove one"
+                f"Duplicate name {name!r} among the {what}", hint="Rename or remove one of them"
             )
         seen.add(name)
 
 
 def as_object(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{place} is missing or not an object", hint="Write { … } there")
+        raise ConfigurationError(
+            f"{place} is missing or not a JSON object", hint="Write it as { … }"
+        )
     return value
 
 
 def as_list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ConfigurationError(f"{place} is missing or not a list", hint="Write [ … ] there")
+        raise ConfigurationError(
+            f"{place} is missing or not a JSON array", hint="Write it as [ … ]"
+        )
     return value
 
 
@@ -177,7 +181,7 @@ def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place:
 def name_of(values: Mapping[str, Any], what: str) -> str:
     name = values.get("Name")
     if not isinstance(name, str):
-        raise ConfigurationError(f"{what} has no Name", hint="Give it one")
+        raise ConfigurationError(f"{what} has no Name", hint="Add a Name")
     return name
 
 
@@ -187,7 +191,7 @@ def refusals_in(place: str) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        raise ConfigurationError(f"in {place}: {error.sentence}", hint=error.hint) from error
+        raise ConfigurationError(f"In {place}: {error.sentence}", hint=error.hint) from error
 
 
 class SubscriptionConfig(NamedTuple):
@@ -268,7 +272,7 @@ def _filter(properties: Mapping[str, Any], place: str) -> Filter:
     wanted = _FILTERS.get(kind) if isinstance(kind, str) else None
     if wanted is None or given != [wanted]:
         raise ConfigurationError(
-            f"the FilterType {shown(kind)} does not say what the filter is",
+            f"FilterType {shown(kind)} does not match the filter of the rule",
             hint="Use Correlation with a CorrelationFilter, or Sql with a SqlFilter",
         )
     values = as_object(properties[wanted], f"{wanted} of {place}")
@@ -289,7 +293,7 @@ def _expression(values: Mapping[str, Any], place: str) -> str:
     expect_keys(values, {"SqlExpression"}, place)
     expression = values.get("SqlExpression")
     if not isinstance(expression, str):
-        raise ConfigurationError(f"{place} has no SqlExpression")
+        raise ConfigurationError(f"{place} has no SqlExpression", hint="Add a SqlExpression")
     return expression
 
 
@@ -346,7 +350,9 @@ def parse_config_json(text: str) -> list[NamespaceConfig]:
     listed = as_list(user_config.get("Namespaces"), "UserConfig.Namespaces")
     namespaces = [_namespace(as_object(item, "a namespace")) for item in listed]
     if not namespaces:
-        raise ConfigurationError("UserConfig.Namespaces is empty", hint="Name one namespace")
+        raise ConfigurationError(
+            "UserConfig.Namespaces is empty", hint="Add at least one namespace"
+        )
     expect_distinct([namespace.name.lower() for namespace in namespaces], "namespaces")
     return namespaces
 
@@ -355,9 +361,8 @@ def check_namespace_name(name: object) -> str:
     """The name, if a namespace may have it; raises ConfigurationError otherwise."""
     if not isinstance(name, str) or not _NAMESPACE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{shown(name)} is no name for a namespace",
-            hint="Use 2 to 50 letters, digits and '-', beginning with a letter and not ending "
-            "with '-'",
+            f"Invalid namespace name: {shown(name)}",
+            hint="Use 2 to 50 letters, digits and '-'; start with a letter and do not end with '-'",
         )
     return name
 
@@ -365,7 +370,8 @@ def check_namespace_name(name: object) -> str:
 def _load(text: str) -> dict[str, Any]:
     if len(text) > CONFIG_LENGTH_MAX:
         raise ConfigurationError(
-            f"the file has more than {CONFIG_LENGTH_MAX} characters", hint="Split it in two"
+            f"The file has {len(text)} characters, the maximum is {CONFIG_LENGTH_MAX}",
+            hint="Split the file",
         )
     try:
         document = json.loads(
@@ -373,12 +379,12 @@ def _load(text: str) -> dict[str, Any]:
         )
     except json.JSONDecodeError as error:
         raise ConfigurationError(
-            f"line {error.lineno} of the file is not JSON: {error.msg}",
-            hint="Comments are allowed, anything else is as in JSON",
+            f"Line {error.lineno} of the file is not valid JSON: {error.msg}",
+            hint="Correct the line; only comments may differ from JSON",
         ) from error
     except RecursionError:
         raise ConfigurationError(
-            "the file is nested too deeply", hint="Check its brackets"
+            "The JSON of the file is nested too deeply", hint="Check its brackets"
         ) from None
     return as_object(document, "the file")
 
@@ -395,7 +401,8 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(
-            f"{shown(double)} stands twice in one object of the file", hint="Leave one of them out"
+            f"Key {shown(double)} occurs twice in one object of the file",
+            hint="Remove one of them",
         )
     return values
 

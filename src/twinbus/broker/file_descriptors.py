@@ -64,7 +64,7 @@ def fit_connections(
     )
     if connections_max < min(CONNECTIONS_MIN, options.connections_max):
         raise ConfigurationError(
-            f"the process may open {descriptor_max} files, which is too few for a broker",
-            hint="Raise the limit with `ulimit -n`, or LimitNOFILE in a unit of systemd",
+            f"The limit of {descriptor_max} open files is too low for a broker",
+            hint="Raise the limit with `ulimit -n`, or with LimitNOFILE in a systemd unit",
         )
     return replace(options, strangers_max=strangers_max, connections_max=connections_max)

@@ -36,7 +36,8 @@ class ThrottleThresholds:
             rate = getattr(self, name)
             if rate is not None and not rate > 0:
                 raise ConfigurationError(
-                    f"{name} must be above 0, not {rate!r}", hint="Leave it out for no limit"
+                    f"Option {name} must be greater than 0, got {rate!r}",
+                    hint="Remove the option for no limit",
                 )
 
 
@@ -96,18 +97,19 @@ class BrokerOptions:
         for name in ("connections_max", "strangers_max"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(
-                    f"{name} must be at least 1, not {getattr(self, name)!r}",
-                    hint="Leave it out for the usual number",
+                    f"Option {name} must be 1 or more, got {getattr(self, name)!r}",
+                    hint="Remove the option for the default",
                 )
         check_keep_days(self.keep_days)
         if self.idle_detach_s is not None and not IDLE_DETACH_S_MIN <= self.idle_detach_s < inf:
             raise ConfigurationError(
-                f"idle links cannot be detached after {self.idle_detach_s:g} s",
+                f"Idle links cannot be detached after {self.idle_detach_s:g} s",
                 hint=f"Use {IDLE_DETACH_S_MIN:g} s or more, for example 10m",
             )
         if self.audit and self.metering_path is None:
             raise ConfigurationError(
-                "an audit log needs a place", hint="Name a data directory, or one for metering"
+                "The audit log has no directory",
+                hint="Set a data directory or a metering directory",
             )
 
     @property
@@ -128,13 +130,14 @@ class BrokerOptions:
     def _check_tls(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigurationError(
-                "A certificate and its key come together", hint="Give both files, or neither"
+                "A TLS certificate and its key must be set together",
+                hint="Set both files, or neither",
             )
         for name in self.tls_names:
             if not (name.isascii() and name.isprintable() and 0 < len(name) <= 253) or " " in name:
                 raise ConfigurationError(
-                    f"{name[:60]!a} cannot stand in a certificate",
-                    hint="Use a host name, in its xn-- form if it is international, or an address",
+                    f"Invalid name for a TLS certificate: {name[:60]!a}",
+                    hint="Use an IP address or a host name, an international one in its xn-- form",
                 )
 
 

@@ -85,7 +85,8 @@ class RunningTopics:
         topic = self.topic(path)
         if topic is None:
             raise ConfigurationError(
-                f"There is no topic {path!r} in {self.name!r}", hint="Create it first"
+                f"Topic {path!r} not found in namespace {self.name!r}",
+                hint="Create the topic first",
             )
         return topic
 
@@ -121,8 +122,8 @@ class RunningTopics:
         subscription = self.subscription(topic, name)
         if subscription is None:
             raise ConfigurationError(
-                f"There is no subscription {name!r} of the topic {topic!r} in {self.name!r}",
-                hint="Create it first",
+                f"Subscription {name!r} of topic {topic!r} not found in namespace {self.name!r}",
+                hint="Create the subscription first",
             )
         return subscription
 
@@ -233,8 +234,9 @@ class RunningNamespace(RunningTopics):
         rules = self._namespace.rules_for("" if queue is None else parse_entity_path(queue))
         rule = None if rules is None else rules.find(rule_name)
         if rule is None:
+            where = f"namespace {self.name!r}" if queue is None else f"queue {queue!r}"
             raise ConfigurationError(
-                f"There is no access rule {rule_name!r} here", hint="Add it first"
+                f"Access rule {rule_name!r} not found in {where}", hint="Add the access rule first"
             )
         return (
             f"Endpoint={self.endpoint};SharedAccessKeyName={rule.name};"
@@ -321,9 +323,10 @@ class RunningNamespace(RunningTopics):
         sub_queue = "dead-letter" if dead_letters else None
         machine = self._namespace.catalogue.find(parse_entity_path(path), sub_queue)
         if machine is None:
-            kind = "dead-letter queue of" if dead_letters else "queue or subscription"
+            kind = "Dead-letter queue of" if dead_letters else "Queue or subscription"
             raise ConfigurationError(
-                f"There is no {kind} {path[:260]!r} in {self.name!r}", hint="Create it first"
+                f"{kind} {path[:260]!r} not found in namespace {self.name!r}",
+                hint="Create the queue or subscription first",
             )
         return machine
 
@@ -331,7 +334,8 @@ class RunningNamespace(RunningTopics):
         queue = self.queue(path)
         if queue is None:
             raise ConfigurationError(
-                f"There is no queue {path!r} in {self.name!r}", hint="Create it first"
+                f"Queue {path!r} not found in namespace {self.name!r}",
+                hint="Create the queue first",
             )
         return queue
 
@@ -348,7 +352,8 @@ class RunningNamespace(RunningTopics):
         rules = self._namespace.rules.without(name)
         if not any(Claim.MANAGE in rule.claims for rule in rules):
             raise ConfigurationError(
-                f"The rule {name!r} is the last one with Manage", hint="Add another one first"
+                f"Access rule {name!r} is the last one with the Manage claim",
+                hint="Add another access rule with the Manage claim first",
             )
         self._set_rules(rules)
 

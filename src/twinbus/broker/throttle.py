@@ -74,19 +74,22 @@ class Throttle:
         if self.pending.used > limits.pending_bytes_max and not (
             holder is not None and self.pending.may_take(holder)
         ):
-            raise busy("Too many bytes wait to be written")
+            raise busy("Too many bytes are waiting to be written to disk")
         began = self.commit_began_at_s
         if began is not None and now_s - began > limits.commit_latency_s_max:
-            raise busy("The disk does not keep up")
+            raise busy("The disk is too slow")
         if self.disk_free_bytes is not None and self.disk_free_bytes < limits.disk_free_bytes_min:
             raise busy("The disk is almost full")
         rate = limits.entity_messages_per_s_max
         if shares is not None:
             self._check_partitions(queue_id, shares, rate, now_s)
         elif not self._allows(queue_id, rate, count, now_s):
-            raise busy("This entity receives more messages a second than allowed")
+            raise busy(f"The entity exceeds its limit of {rate:g} messages per second")
         if not self._allows(None, limits.namespace_messages_per_s_max, count, now_s):
-            raise busy("This namespace receives more messages a second than allowed")
+            raise busy(
+                "The namespace exceeds its limit of "
+                f"{limits.namespace_messages_per_s_max:g} messages per second"
+            )
 
     def _allows(self, key: int | None, rate: float | None, count: int, now_s: float) -> bool:
         if rate is None:
@@ -107,7 +110,10 @@ class Throttle:
             if partition not in buckets:
                 buckets[partition] = Bucket(rate / PARTITION_COUNT, now_s)
             if not buckets[partition].has_any(now_s):
-                raise busy(f"Partition {partition} receives more messages a second than allowed")
+                raise busy(
+                    f"Partition {partition} exceeds its limit of {rate / PARTITION_COUNT:g} "
+                    "messages per second"
+                )
         for partition, count in shares.items():
             buckets[partition].take(count, now_s)
 

@@ -73,7 +73,7 @@ class ViolationLog:
     def note(self, what: str, now_s: float, *, address: str = "") -> None:
         """Write a line, unless there were too many of late."""
         if self._takes(what, now_s, address, LINES_PER_MINUTE_MAX):
-            logger.warning("namespace %s: %s", self._name, what)
+            logger.warning("Namespace %s: %s", self._name, what)
 
     def note_mistake(
         self, what: str, error: Exception, now_s: float, *, address: str, is_stranger: bool
@@ -82,9 +82,9 @@ class ViolationLog:
         if not self._takes(what, now_s, address, TRACEBACKS_PER_MINUTE_MAX):
             return
         if is_stranger:
-            logger.error("namespace %s: %s: %s", self._name, what, place_of(error))
+            logger.error("Namespace %s: %s: %s", self._name, what, place_of(error))
         else:
-            logger.error("namespace %s: %s", self._name, what, exc_info=error)
+            logger.error("Namespace %s: %s", self._name, what, exc_info=error)
 
     def _takes(self, what: str, now_s: float, address: str, lines_max: int) -> bool:
         if now_s - self._began_at_s >= 1:
@@ -104,7 +104,7 @@ class ViolationLog:
         if count and self._limit.takes("the sum", now_s, 1):
             self._suppressed_count = 0
             self._line_count = 1
-            logger.warning("namespace %s: %d similar messages suppressed", self._name, count)
+            logger.warning("Namespace %s: %d similar messages suppressed", self._name, count)
 
 
 class LogFloodFilter(logging.Filter):

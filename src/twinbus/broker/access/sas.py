@@ -80,9 +80,10 @@ _RESOURCE = re.compile(
 _DUMMY_KEY: Final = "no rule has this key"
 
 # One text for all that must look alike from outside (rule 2).
-_REFUSED: Final = "the token's rule name or signature is wrong"
+_REFUSED: Final = "The rule name or the signature of the token is wrong"
 _REFUSED_HINT: Final = "Check SharedAccessKeyName and SharedAccessKey"
-_FORM_HINT: Final = "Let the SDK make it from the connection string"
+_FIELDS_WRONG: Final = "The token must have the fields sr, sig, se and skn exactly once each"
+_FORM_HINT: Final = "Let the SDK create the token from the connection string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +150,17 @@ class AccessGrant:
 def parse_token(text: str) -> SasToken:
     """Read a token strictly; raises AccessDenied for anything but the one right form."""
     if len(text) > TOKEN_LENGTH_MAX:
-        raise AccessDenied(f"a token has at most {TOKEN_LENGTH_MAX} characters", hint=_FORM_HINT)
+        raise AccessDenied(
+            f"The token has {len(text)} characters, the maximum is {TOKEN_LENGTH_MAX}",
+            hint=_FORM_HINT,
+        )
     if not text.startswith(TOKEN_PREFIX):
-        raise AccessDenied("the token is not a shared access signature", hint=_FORM_HINT)
+        raise AccessDenied("The token is not a shared access signature", hint=_FORM_HINT)
     values = _fields(text[len(TOKEN_PREFIX) :])
     if not _EXPIRY.fullmatch(values["se"]) or int(values["se"]) > EXPIRY_S_MAX:
         raise AccessDenied(
-            "the token's expiry is not a plain number of seconds",
-            hint="Use seconds since 1970, up to the year 9999",
+            "The expiry of the token is not a number of seconds",
+            hint="Use seconds since 1970-01-01, up to the year 9999",
         )
     return SasToken(
         resource=_decoded(values["sr"], "resource"),
@@ -174,7 +178,7 @@ def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: flo
     if found is None:
         raise AccessDenied(_REFUSED, hint=_REFUSED_HINT)
     if token.expiry_s <= now_s:
-        raise AccessDenied("the token has expired", hint="Check the clocks of both machines")
+        raise AccessDenied("The token has expired", hint="Check the clocks of both machines")
     scope, rule, key = found
     return AccessGrant(
         segments=segments,
@@ -200,21 +204,23 @@ def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
     match = _RESOURCE.fullmatch(text)
     if match is None:
         raise AccessDenied(
-            "the token's resource is not a URL of a namespace", hint="Sign for sb://<host>:<port>/"
+            "The resource of the token is not a URL of a namespace",
+            hint="Sign for sb://<host>:<port>/",
         )
     port = match["port"]
     if match["host"].lower() not in audience.host_names or (
         port and not audience.has_port(int(port))
     ):
         raise AccessDenied(
-            "the token is for another namespace",
+            "The token was signed for another namespace",
             hint="Sign for the host name and port of the connection string",
         )
     try:
         return parse_resource_segments((match["path"] or "/")[1:])
     except InvalidEntityPath:
         raise AccessDenied(
-            "the token's resource does not name an entity", hint="Sign for its path as it is"
+            "The resource of the token is not the path of an entity",
+            hint="Sign for the exact path of the entity",
         ) from None
 
 
@@ -247,15 +253,15 @@ def _fingerprint(key: str) -> str:
 
 def _fields(text: str) -> dict[str, str]:
     if not _PRINTABLE.fullmatch(text):
-        raise AccessDenied("the token has a character that tokens cannot have", hint=_FORM_HINT)
+        raise AccessDenied("The token contains an invalid character", hint=_FORM_HINT)
     values: dict[str, str] = {}
     for part in text.split("&"):
         name, _, value = part.partition("=")
         if name not in _FIELDS or name in values or not value:
-            raise AccessDenied("the token must have sr, sig, se and skn once each", hint=_FORM_HINT)
+            raise AccessDenied(_FIELDS_WRONG, hint=_FORM_HINT)
         values[name] = value
     if len(values) != len(_FIELDS):
-        raise AccessDenied("the token must have sr, sig, se and skn once each", hint=_FORM_HINT)
+        raise AccessDenied(_FIELDS_WRONG, hint=_FORM_HINT)
     return values
 
 
@@ -264,7 +270,9 @@ def _decoded(text: str, what: str) -> str:
     # Bytes that are not text become U+FFFD, which is not printable ASCII either.
     decoded = unquote(text, errors="replace") if _ENCODED.fullmatch(text) else "%"
     if "%" in decoded or not _PRINTABLE.fullmatch(decoded):
-        raise AccessDenied(f"the token's {what} is not encoded once", hint=_FORM_HINT)
+        raise AccessDenied(
+            f"The {what} of the token is not percent-encoded exactly once", hint=_FORM_HINT
+        )
     return decoded
 
 

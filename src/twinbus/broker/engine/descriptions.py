@@ -154,12 +154,14 @@ class QueueDescription:
 
     def _settle_path(self) -> None:
         if not isinstance(self.path, str) or not isinstance(self.display_path, str):
-            raise ConfigurationError(f"the path of a {self.kind} must be text")
+            raise ConfigurationError(f"The path of a {self.kind} must be text")
         canonical = parse_entity_path(self.path)
         self._check_shape(canonical)
         display = self.display_path or self.path
         if parse_entity_path(display) != canonical:
-            raise ConfigurationError(f"{display!r} is not another spelling of {canonical!r}")
+            raise ConfigurationError(
+                f"Property display_path {display!r} does not match the path {canonical!r}"
+            )
         # A frozen dataclass may still finish its own construction.
         object.__setattr__(self, "path", canonical)
         object.__setattr__(self, "display_path", display)
@@ -167,8 +169,8 @@ class QueueDescription:
     def _check_shape(self, canonical: str) -> None:
         if "subscriptions" in canonical.split("/")[1:]:
             raise ConfigurationError(
-                f"the {self.kind} path {self.path!r} reads like a subscription of a topic",
-                hint="Choose a path without a '/subscriptions/' part",
+                f"Invalid {self.kind} path: {self.path!r} is the path of a subscription",
+                hint="Use a path without '/subscriptions/'",
             )
 
     def to_json(self) -> str:
@@ -193,14 +195,14 @@ class QueueDescription:
         try:
             stored = json.loads(text)
         except ValueError as error:
-            raise ConfigurationError(f"a {cls.kind} description is not valid JSON") from error
+            raise ConfigurationError(f"A {cls.kind} description is not valid JSON") from error
         if not isinstance(stored, dict):
-            raise ConfigurationError(f"a {cls.kind} description is not a JSON object")
+            raise ConfigurationError(f"A {cls.kind} description is not a JSON object")
         version = stored.pop("version", None)
         if version != DESCRIPTION_VERSION:
             raise ConfigurationError(
-                f"a {cls.kind} description has version {version!r}, not {DESCRIPTION_VERSION}",
-                hint="Open it with the twinbus version that wrote it",
+                f"A {cls.kind} description has version {version!r}, not {DESCRIPTION_VERSION}",
+                hint="Open the data directory with the twinbus version that wrote it",
             )
         return cls.from_dict(stored)
 
@@ -211,11 +213,11 @@ class QueueDescription:
         for key in values:
             if key not in known:
                 raise ConfigurationError(
-                    f"a {cls.kind} has no property {key[:60]!a}",
-                    hint=f"It has: {', '.join(sorted(known))}",
+                    f"Unknown property of a {cls.kind}: {key[:60]!a}",
+                    hint=f"Use one of: {', '.join(sorted(known))}",
                 )
         if "path" not in values:
-            raise ConfigurationError(f"a {cls.kind} description has no path")
+            raise ConfigurationError(f"A {cls.kind} description has no path")
         typed = dict(values)
         typed["status"] = _status(values.get("status", EntityStatus.ACTIVE))
         typed["authorization_rules"] = _rules(values.get("authorization_rules", []))
@@ -231,21 +233,25 @@ def _check_flags(description: QueueDescription) -> None:
     for item in fields(description):
         value = getattr(description, item.name)
         if isinstance(item.default, bool) and not isinstance(value, bool):
-            raise ConfigurationError(f"{item.name} must be true or false, not {value!r:.60}")
+            raise ConfigurationError(
+                f"Property {item.name} must be true or false, got {value!r:.60}"
+            )
     if not isinstance(description.status, EntityStatus):
-        raise ConfigurationError(f"status must be an EntityStatus, not {description.status!r:.60}")
+        raise ConfigurationError(
+            f"Property status must be an EntityStatus, got {description.status!r:.60}"
+        )
     if not isinstance(description.authorization_rules, RuleSet):
-        raise ConfigurationError("authorization_rules must be a RuleSet")
+        raise ConfigurationError("Property authorization_rules must be a RuleSet")
 
 
 def _check_int(name: str, value: object, minimum: int, maximum: int) -> None:
     # bool is an int to Python, but nobody means max_delivery_count=True.
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigurationError(f"{name} must be a whole number, not {value!r:.60}")
+        raise ConfigurationError(f"Property {name} must be an integer, got {value!r:.60}")
     if not minimum <= value <= maximum:
         raise ConfigurationError(
-            f"{name} is {value!r:.60}, outside {minimum} to {maximum}",
-            hint=f"Choose a {name} from {minimum} to {maximum}",
+            f"Property {name} must be from {minimum} to {maximum}, got {value!r:.60}",
+            hint=f"Use a value from {minimum} to {maximum}",
         )
 
 
@@ -255,11 +261,13 @@ def _forward_path(name: str, value: object) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name} must be the path of an entity, not {value!r:.60}")
+        raise ConfigurationError(
+            f"Property {name} must be the path of an entity, got {value!r:.60}"
+        )
     if "://" in value:
         raise ConfigurationError(
-            f"{name} must be the path of an entity, not the URL {value!a:.80}",
-            hint="Leave the scheme and the host out",
+            f"Property {name} must be the path of an entity, got the URL {value!a:.80}",
+            hint="Remove the scheme and the host",
         )
     return parse_entity_path(value)
 
@@ -267,14 +275,15 @@ def _forward_path(name: str, value: object) -> str | None:
 def _check_user_metadata(text: object) -> None:
     if not isinstance(text, str) or len(text) > USER_METADATA_LENGTH_MAX:
         raise ConfigurationError(
-            f"user_metadata must be text of at most {USER_METADATA_LENGTH_MAX} characters"
+            f"Property user_metadata must be text of at most {USER_METADATA_LENGTH_MAX} characters"
         )
     try:
         text.encode()
     except UnicodeEncodeError:
         # JSON can spell half a surrogate pair; no answer that lists the queue could.
         raise ConfigurationError(
-            "user_metadata holds half a character", hint="Write it as whole Unicode characters"
+            "Property user_metadata contains an incomplete Unicode character",
+            hint="Use complete Unicode characters",
         ) from None
 
 
@@ -283,7 +292,7 @@ def _status(value: object) -> EntityStatus:
         return EntityStatus(str(value))
     except ValueError:
         raise ConfigurationError(
-            f"there is no entity status {value!r:.60}", hint=f"Use one of {', '.join(EntityStatus)}"
+            f"Unknown entity status: {value!r:.60}", hint=f"Use one of: {', '.join(EntityStatus)}"
         ) from None
 
 
@@ -313,7 +322,9 @@ def _rules(values: object) -> RuleSet:
         )
     except (KeyError, TypeError, AttributeError):
         # No "from": the original error may quote the value, which holds keys.
-        raise ConfigurationError("authorization_rules is not a list of access rules") from None
+        raise ConfigurationError(
+            "Property authorization_rules must be a list of access rules"
+        ) from None
 
 
 # Azure's limit for the name of a subscription.
@@ -368,11 +379,13 @@ class SubscriptionDescription(QueueDescription):
         if len(segments) < 3 or segments[-2] != "subscriptions":
             raise ConfigurationError(
                 f"{self.path!r} is not the path of a subscription",
-                hint="Write it as <topic>/subscriptions/<name>",
+                hint="Use <topic>/subscriptions/<name>",
             )
         if len(segments[-1]) > SUBSCRIPTION_NAME_LENGTH_MAX:
             raise ConfigurationError(
-                f"the name of a subscription has at most {SUBSCRIPTION_NAME_LENGTH_MAX} characters"
+                f"The subscription name has {len(segments[-1])} characters, the maximum is "
+                f"{SUBSCRIPTION_NAME_LENGTH_MAX}",
+                hint="Use a shorter name",
             )
 
     @property
@@ -395,8 +408,8 @@ def _refuse_foreign(description: QueueDescription, *names: str) -> None:
             is_default = value == defaults[name]
         if not is_default:
             raise ConfigurationError(
-                f"a {description.kind} has no {name}, asked for by {description.path!r}",
-                hint=f"Leave {name} out",
+                f"Property {name} is not supported for the {description.kind} {description.path!r}",
+                hint=f"Remove {name}",
             )
 
 
@@ -414,6 +427,7 @@ def check_change(old: QueueDescription, new: QueueDescription) -> None:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             raise ConfigurationError(
-                f"{name} of the {old.kind} {old.path!r} is {before!r} and cannot be changed",
-                hint=f"Create another {old.kind}, or leave {name} as it is",
+                f"Property {name} of the {old.kind} {old.path!r} is {before!r} and cannot be "
+                "changed",
+                hint=f"Create another {old.kind}, or leave {name} unchanged",
             )

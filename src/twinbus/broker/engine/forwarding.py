@@ -95,14 +95,14 @@ def target_path(text: str, audience: Audience) -> str:
         _ = url.port
     except ValueError:
         raise ConfigurationError(
-            f"{text!a:.80} is not a URL", hint="Write it as sb://<host>/<entity>"
+            f"Invalid URL: {text!a:.80}", hint="Use sb://<host>/<entity>"
         ) from None
     if not url.netloc:
         return parse_entity_path(text)
     if not audience.answers_to(url.hostname):
         raise ConfigurationError(
-            f"messages can be forwarded inside this namespace, not to {url.hostname!a:.80}",
-            hint="Name an entity of this namespace by its path",
+            f"Messages can only be forwarded inside this namespace, not to {url.hostname!a:.80}",
+            hint="Use the path of an entity in this namespace",
         )
     return parse_entity_path(url.path.strip("/"))
 
@@ -131,8 +131,8 @@ def check_forwarding(new: QueueDescription, others: Iterable[QueueDescription]) 
         return
     if new.forward_to is not None and new.requires_session:
         raise ConfigurationError(
-            f"the {new.kind} {new.path!r} has sessions and cannot forward its messages",
-            hint="Leave forward_to or requires_session out",
+            f"The {new.kind} {new.path!r} requires sessions and cannot forward its messages",
+            hint="Remove forward_to or requires_session",
         )
     known = {each.path: each for each in others} | {new.path: new}
     for path in targets_of(new):
@@ -143,12 +143,12 @@ def check_forwarding(new: QueueDescription, others: Iterable[QueueDescription]) 
 def _check_target(new: QueueDescription, path: str, target: QueueDescription | None) -> None:
     if path == new.path:
         raise ConfigurationError(
-            f"the {new.kind} {new.path!r} cannot forward to itself", hint="Choose another target"
+            f"The {new.kind} {new.path!r} cannot forward to itself", hint="Choose another target"
         )
     if target is None or not target.takes_messages:
         raise ConfigurationError(
-            f"there is no queue or topic {path!r} that {new.path!r} could forward to",
-            hint="Create it first",
+            f"Queue or topic {path!r}, to which {new.path!r} forwards, not found",
+            hint="Create the queue or topic first",
         )
 
 
@@ -168,8 +168,8 @@ class _Ways:
         for path in self._known:
             if self._length(path) > FORWARDS_MAX:
                 raise ConfigurationError(
-                    f"a message sent to {path!r} would be forwarded more than {FORWARDS_MAX} times",
-                    hint="Forward to an entity nearer to the end",
+                    f"A message sent to {path!r} would be forwarded more than {FORWARDS_MAX} times",
+                    hint="Use fewer forwards in a row",
                 )
 
     def _steps(self, path: str) -> Iterator[tuple[str, int]]:
@@ -182,8 +182,8 @@ class _Ways:
         # No deeper than a few steps: what is stored was checked, and one entity is new.
         if path in self._walking:
             raise ConfigurationError(
-                f"messages of {path!r} would be forwarded in a circle",
-                hint="Forward to an entity from which no way leads back",
+                f"Messages of {path!r} would be forwarded in a loop",
+                hint="Forward to an entity that does not forward back",
             )
         if path not in self._lengths:
             self._walking.add(path)
@@ -246,11 +246,14 @@ def never_taken(message: IncomingMessage, target: QueueDescription) -> DeadLette
     size, size_max = len(message.record), target.max_message_size_bytes
     if size > size_max:
         return DeadLetter(
-            "ForwardingFailed", f"{target.path!r} takes {size_max} bytes, the message has {size}."
+            "ForwardingFailed",
+            f"Entity {target.path!r} accepts messages of at most {size_max} bytes, this message "
+            f"has {size}.",
         )
     session_id = None if message.facts is None else message.facts.session_id
     if target.requires_session and session_id is None:
         return DeadLetter(
-            "ForwardingFailed", f"{target.path!r} has sessions, the message has no session id."
+            "ForwardingFailed",
+            f"Entity {target.path!r} requires sessions, this message has no session id.",
         )
     return None

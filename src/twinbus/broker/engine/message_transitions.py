@@ -185,7 +185,7 @@ def advance_moves(queue: Queue) -> None:
     """Move a few of the messages that wait for it."""
     move, target = queue.moves[0], queue.dead_letters
     if target is None:
-        raise RuntimeError("a dead-letter queue has no dead-letter queue")
+        raise RuntimeError("A dead-letter queue has no dead-letter queue")
     chunk, said, path = move.chunk, move.outcome, queue.description.path
     count = min(MOVES_PER_TURN_MAX, 1 + MOVED_BYTES_MAX // (1 + text_bytes(said)))
     indexes = list(islice(_indexes(move.mask), count))

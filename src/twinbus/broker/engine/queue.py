@@ -358,7 +358,7 @@ class Queue:
         """
         batch = self.in_flight
         if batch is None:
-            raise RuntimeError("no batch of this queue is on its way to the store")
+            raise RuntimeError("No batch of this queue is being written to the store")
         for returns in _pieces(batch.returns):
             self._give_back(returns)
             yield len(returns) * CHUNK_COST
@@ -412,7 +412,7 @@ class Queue:
     def _landed(self) -> Batch:
         batch = self.in_flight
         if batch is None:
-            raise RuntimeError("no batch of this queue is on its way to the store")
+            raise RuntimeError("No batch of this queue is being written to the store")
         self.in_flight = None
         return batch
 
@@ -486,7 +486,7 @@ class Queue:
         """Hand over as many of the free messages from ``start`` as the consumer has room for."""
         blob = chunk.blob
         if blob is None:
-            raise RuntimeError("messages are handed out with their bytes")
+            raise RuntimeError("Messages must be in memory to be delivered")
         count = min(free, consumer.room(), GRANT_COUNT_MAX)
         chunk.hand_out(start, count)
         consumer.credit -= count

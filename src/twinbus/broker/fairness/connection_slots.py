@@ -34,7 +34,7 @@ from twinbus.broker.fairness.shares import ANYBODY, Holder, SharedCapacity
 
 __all__ = ["EVICTED", "ConnectionSlots", "Slot", "address_group"]
 
-EVICTED: Final = "a connection without a token was evicted for a newer one"
+EVICTED: Final = "connection without a token closed to make room for a newer one"
 """What the log says about it."""
 
 # First byte, TLS handshake, open, session, two links to $cbs, and one to spare.

@@ -91,11 +91,11 @@ def apply_changes(record: Record, changes: Changes, view: MessageView | None = N
         properties = _properties(view, changes) if changes.system else record.bare[:before]
         own = _own(view, changes) if changes.user else record.bare[before:rest]
     except EncodeError as error:
-        raise FilterError("an action sets a property to what no message can carry") from error
+        raise FilterError("An action sets a property to a value without an AMQP form") from error
     # What a sender may use; a message that is filled up further could not be sent again.
     if len(properties) + len(own) > max(PROPERTIES_BYTES_MAX, rest):
         raise FilterError(
-            f"an action makes the properties of a message larger than {PROPERTIES_BYTES_MAX} bytes"
+            f"An action makes the properties of a message larger than {PROPERTIES_BYTES_MAX} bytes"
         )
     return replace(record, bare=properties + own + record.bare[rest:])
 
@@ -156,7 +156,7 @@ class _Draft:
         self._sizes[name] = len(value) if isinstance(value, str | bytes) else 0
         if sum(self._sizes.values()) > PROPERTIES_BYTES_MAX:
             raise FilterError(
-                "an action makes the properties of a message larger than "
+                "An action makes the properties of a message larger than "
                 f"{PROPERTIES_BYTES_MAX} bytes"
             )
 
@@ -192,7 +192,7 @@ def _set_own(target: Property, evaluate: Evaluate) -> _Step:
     def step(draft: _Draft) -> None:
         value = evaluate(draft.view)
         if isinstance(value, timedelta):
-            raise FilterError(f"an action sets {name!a:.60} to a duration, which has no AMQP form")
+            raise FilterError(f"An action sets {name!a:.60} to a duration, which has no AMQP form")
         draft.set_own(name, value)
 
     return step
@@ -206,11 +206,11 @@ def _set_system(name: str, evaluate: Evaluate) -> _Step:
         value = evaluate(draft.view)
         text = text_of(value)
         if text is None and (value is not None or name == "messageid"):
-            raise FilterError(f"an action sets sys.{name} to a value that is not text")
+            raise FilterError(f"An action sets sys.{name} to a value that is not text")
         if text is not None and len(text) > length_max:
-            raise FilterError(f"an action sets sys.{name} to more than {length_max} characters")
+            raise FilterError(f"An action sets sys.{name} to more than {length_max} characters")
         if name == "contenttype" and text is not None and not text.isascii():
-            raise FilterError("an action sets sys.contenttype to text that is not ASCII")
+            raise FilterError("An action sets sys.contenttype to text that is not ASCII")
         draft.set_system(name, text)
 
     return step

@@ -32,7 +32,7 @@ class TokenKind(enum.Enum):
     TEXT = "a text"
     NUMBER = "a number"
     PARAMETER = "a parameter"
-    SYMBOL = "a sign"
+    SYMBOL = "a symbol"
     END = "the end"
 
 
@@ -63,7 +63,7 @@ def quoted(text: str) -> str:
 
 
 def refusal(
-    sentence: str, position: int, hint: str = "Check the expression there"
+    sentence: str, position: int, hint: str = "Check the expression at this position"
 ) -> ConfigurationError:
     """An error of the expression's author."""
     return ConfigurationError(
@@ -79,7 +79,10 @@ def tokens_of(expression: str) -> list[Token]:
     while (token := lexer.next()).kind is not TokenKind.END:
         tokens.append(token)
     if not tokens:
-        raise ConfigurationError("the expression is empty", hint="Write 1=1, or SET and REMOVE")
+        raise ConfigurationError(
+            "The expression is empty",
+            hint="Write a condition, for example 1=1, or a SET or REMOVE statement",
+        )
     return [*tokens, token]
 
 
@@ -112,9 +115,9 @@ class _Lexer:
                 self.pos = start + len(symbol)
                 return Token(TokenKind.SYMBOL, symbol, start)
         raise refusal(
-            f"{quoted(self.text[start])} means nothing",
+            f"Unexpected character {quoted(self.text[start])}",
             start,
-            "A name begins with a letter; put any other name into [brackets]",
+            "Start a name with a letter, or put it into [brackets]",
         )
 
     def _run(self) -> str:
@@ -136,7 +139,7 @@ class _Lexer:
         self.pos += 1
         name = self._run()
         if not name:
-            raise refusal("a parameter has no name", start, "Write @ and a name")
+            raise refusal("A parameter has no name", start, "Write @ followed by a name")
         return Token(TokenKind.PARAMETER, "@" + _checked_name(name, start), start)
 
     def _enclosed(self, start: int, closer: str) -> Token:
@@ -147,7 +150,9 @@ class _Lexer:
             end = self.text.find(closer, self.pos)
             if end < 0:
                 raise refusal(
-                    f"the sign {quoted(self.text[start])} is never closed", start, f"Add {closer}"
+                    f"The character {quoted(self.text[start])} is not closed",
+                    start,
+                    f"Add {closer}",
                 )
             parts.append(self.text[self.pos : end])
             self.pos = end + 1
@@ -159,7 +164,7 @@ class _Lexer:
         if closer == "'":
             return Token(TokenKind.TEXT, value, start)
         if not value:
-            raise refusal("a name is empty", start)
+            raise refusal("A name is empty", start)
         return Token(TokenKind.NAME, _checked_name(value, start), start)
 
     def _number(self, start: int) -> Token:
@@ -170,12 +175,12 @@ class _Lexer:
             fraction = "." + self._digits()
         exponent = self._exponent()
         if self._run():
-            raise refusal("a number is followed by a letter", start, "Put a space between them")
+            raise refusal("A number is followed by a letter", start, "Put a space between them")
         if not fraction and not exponent:
             return Token(TokenKind.NUMBER, _whole_number(whole, start), start)
         value = float((whole or "0") + fraction + exponent)
         if math.isinf(value):
-            raise refusal("a number is too large", start)
+            raise refusal("A number is too large", start)
         return Token(TokenKind.NUMBER, value, start)
 
     def _digits(self) -> str:
@@ -198,13 +203,15 @@ class _Lexer:
 def _whole_number(digits: str, start: int) -> int:
     # One beyond the largest is taken, for the minus sign of the smallest: -9223372036854775808.
     if int(digits) > INT64_MAX + 1:
-        raise refusal("a whole number has more than 64 bits", start)
+        raise refusal("An integer has more than 64 bits", start)
     return int(digits)
 
 
 def _checked_name(name: str, start: int) -> str:
     if len(name) > IDENTIFIER_CHARACTERS_MAX:
         raise refusal(
-            f"a name has {len(name)} characters", start, f"Use at most {IDENTIFIER_CHARACTERS_MAX}"
+            f"A name has {len(name)} characters, the maximum is {IDENTIFIER_CHARACTERS_MAX}",
+            start,
+            f"Use at most {IDENTIFIER_CHARACTERS_MAX}",
         )
     return name

@@ -125,16 +125,16 @@ def _usual(pieces: list[PatternSegment]) -> Callable[[str], bool] | None:
 def pattern_of(pattern: str, escape: str | None) -> LikePattern:
     """The pattern that comes with a message: no longer than one in a rule could be."""
     if len(pattern) > EXPRESSION_CHARACTERS_MAX:
-        raise FilterError(f"a LIKE pattern has more than {EXPRESSION_CHARACTERS_MAX} characters")
+        raise FilterError(f"A LIKE pattern has more than {EXPRESSION_CHARACTERS_MAX} characters")
     if escape is not None and len(escape) != 1:
-        raise FilterError("ESCAPE needs exactly one character")
+        raise FilterError("ESCAPE requires exactly one character")
     return LikePattern(pattern, escape)
 
 
 def _escaped(characters: Iterator[str]) -> str:
     for char in characters:
         return char
-    raise FilterError("a LIKE pattern ends with its escape character")
+    raise FilterError("A LIKE pattern ends with its escape character")
 
 
 def _piece(signs: list[Sign]) -> PatternSegment:

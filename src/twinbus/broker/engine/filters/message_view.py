@@ -112,7 +112,7 @@ class MessageView:
     def new_id(self) -> UUID:
         """A random UUID for newid()."""
         if self._random is None:
-            raise FilterError("newid() has no source of random numbers here")
+            raise FilterError("The function newid() has no source of random numbers")
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def spend(self, characters: int) -> None:
@@ -120,8 +120,8 @@ class MessageView:
         effort = self.effort + characters
         if effort - self.effort_before_rule > RULE_EFFORT_MAX or effort > MESSAGE_EFFORT_MAX:
             raise FilterError(
-                "searching the properties of this message would take too long",
-                hint="Compare short properties, or use fewer LIKEs",
+                "Searching the properties of this message would take too long",
+                hint="Compare short properties, or use fewer LIKE conditions",
             )
         self.effort = effort
 

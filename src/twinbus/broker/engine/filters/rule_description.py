@@ -132,7 +132,7 @@ Filter: TypeAlias = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
 def filter_from_dict(values: object) -> Filter:
     """Read what a filter's ``to_dict`` wrote; ConfigurationError for anything else."""
     if not isinstance(values, Mapping):
-        raise ConfigurationError("a filter must be a JSON object")
+        raise ConfigurationError("A filter must be a JSON object")
     rest = dict(values)
     kind = rest.pop("kind", None)
     if kind == "sql":
@@ -143,7 +143,7 @@ def filter_from_dict(values: object) -> Filter:
         _refuse_unknown(rest, frozenset(), "a filter")
         return TrueFilter() if kind == "true" else FalseFilter()
     raise ConfigurationError(
-        f"there is no filter of kind {kind!a:.60}", hint="Use true, false, correlation or sql"
+        f"Unknown kind of filter: {kind!a:.60}", hint="Use true, false, correlation or sql"
     )
 
 
@@ -160,11 +160,14 @@ class RuleDescription:
     def __post_init__(self) -> None:
         _check_rule_name(self.name)
         if not isinstance(self.filter, TrueFilter | FalseFilter | CorrelationFilter | SqlFilter):
-            raise ConfigurationError(f"the filter of rule {self.name!a} must be a filter")
+            raise ConfigurationError(
+                f"The filter of rule {self.name!a} must be a TrueFilter, FalseFilter, "
+                "CorrelationFilter or SqlFilter"
+            )
         if self.action is not None and not isinstance(self.action, SqlAction):
-            raise ConfigurationError(f"the action of rule {self.name!a} must be a SqlAction")
+            raise ConfigurationError(f"The action of rule {self.name!a} must be a SqlAction")
         if not isinstance(self.created_at_ms, int) or isinstance(self.created_at_ms, bool):
-            raise ConfigurationError("created_at_ms must be a whole number")
+            raise ConfigurationError("Property created_at_ms of a rule must be an integer")
 
     @property
     def key(self) -> str:
@@ -183,10 +186,10 @@ class RuleDescription:
     def from_dict(cls, values: Mapping[str, Any]) -> RuleDescription:
         """Read what ``to_dict`` wrote; ConfigurationError for anything else."""
         if not isinstance(values, Mapping):
-            raise ConfigurationError("a rule must be a JSON object")
+            raise ConfigurationError("A rule must be a JSON object")
         _refuse_unknown(values, frozenset(item.name for item in fields(cls)), "a rule")
         if "name" not in values:
-            raise ConfigurationError("a rule must have a name")
+            raise ConfigurationError("A rule must have a name")
         action = values.get("action")
         return cls(
             values["name"],
@@ -204,11 +207,11 @@ def default_rule(created_at_ms: int = 0) -> RuleDescription:
 def _check_rule_name(name: object) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= RULE_NAME_CHARACTERS_MAX:
         raise ConfigurationError(
-            f"the name of a rule must be text of 1 to {RULE_NAME_CHARACTERS_MAX} characters"
+            f"The name of a rule must be text of 1 to {RULE_NAME_CHARACTERS_MAX} characters"
         )
     if name != name.strip() or not name.isprintable() or _NOT_IN_NAMES & set(name):
         raise ConfigurationError(
-            f"the rule name {name!a:.60} holds a character that rule names cannot have",
+            f"Rule name {name!a:.60} contains an invalid character",
             hint="Use letters, digits, '.', '-', '_' and '$'",
         )
 
@@ -243,5 +246,5 @@ def _correlation_from_dict(values: dict[str, Any]) -> CorrelationFilter:
 def _refuse_unknown(values: Mapping[str, Any], known: frozenset[str], what: str) -> None:
     for key in values:
         if key not in known:
-            names = ", ".join(sorted(known)) or "nothing but its kind"
-            raise ConfigurationError(f"{what} has no property {key!a:.60}", hint=f"It has {names}")
+            hint = f"Use one of: {', '.join(sorted(known))}" if known else "Remove the property"
+            raise ConfigurationError(f"Unknown property of {what}: {key!a:.60}", hint=hint)

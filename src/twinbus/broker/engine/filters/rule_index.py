@@ -196,7 +196,8 @@ class RuleIndex(Generic[K]):
         rules = self._subscriptions.get(subscription, {})
         if rule.description.key in rules:
             raise ConfigurationError(
-                f"the subscription already has a rule {rule.name!a}", hint="Choose another name"
+                f"Rule {rule.name!a} already exists in the subscription",
+                hint="Choose another name",
             )
         self._counts = self._counts.having(rule)
         self._note_filter(subscription, rule, 1)
@@ -369,8 +370,8 @@ def _in_order(lists: list[list[_Entry[K]]]) -> Iterable[_Entry[K]]:
 def _counted(count: int, count_max: int, kind: str) -> int:
     if count > count_max:
         raise ConfigurationError(
-            f"a topic takes at most {count_max} rules with {kind} filters",
-            hint="Remove rules that are no longer needed, or use another topic",
+            f"A topic can have at most {count_max} rules with {kind} filters",
+            hint="Remove rules that are not needed, or use another topic",
         )
     return count
 

@@ -82,7 +82,8 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
         raise ConfigurationError(f"{what} must be a mapping of names to values")
     if len(values) > VALUE_COUNT_MAX:
         raise ConfigurationError(
-            f"{what} has {len(values)} entries", hint=f"Use at most {VALUE_COUNT_MAX}"
+            f"{what} have {len(values)} entries, the maximum is {VALUE_COUNT_MAX}",
+            hint=f"Use at most {VALUE_COUNT_MAX}",
         )
     checked: dict[str, PropertyValue] = {}
     folded = set()
@@ -90,7 +91,8 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
         check_name(name, what)
         if name.lower() in folded:
             raise ConfigurationError(
-                f"{what} has {name!a:.60} twice", hint="Upper case makes no difference"
+                f"Duplicate name {name!a:.60} in {what}",
+                hint="Use names that differ in more than upper and lower case",
             )
         folded.add(name.lower())
         checked[name] = _checked(value, f"{name!a:.60} in {what}")
@@ -100,28 +102,31 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
 def check_name(name: object, what: str) -> None:
     """Refuse what no property or parameter can be called."""
     if not isinstance(name, str) or not name:
-        raise ConfigurationError(f"a name in {what} must be text")
+        raise ConfigurationError(f"A name in {what} must be text")
     if len(name) > IDENTIFIER_CHARACTERS_MAX:
         raise ConfigurationError(
-            f"a name in {what} has {len(name)} characters",
+            f"A name in {what} has {len(name)} characters, the maximum is "
+            f"{IDENTIFIER_CHARACTERS_MAX}",
             hint=f"Use at most {IDENTIFIER_CHARACTERS_MAX}",
         )
-    check_text(name, f"a name in {what}")
+    check_text(name, f"A name in {what}")
 
 
 def check_text(text: object, what: str, length_max: int = VALUE_CHARACTERS_MAX) -> None:
     """Refuse what is not text, is too long, or could not be written down again."""
     if not isinstance(text, str):
-        raise ConfigurationError(f"{what} must be text, not {text!r:.60}")
+        raise ConfigurationError(f"{what} must be text, got {text!r:.60}")
     if len(text) > length_max:
         raise ConfigurationError(
-            f"{what} has {len(text)} characters", hint=f"Use at most {length_max}"
+            f"{what} has {len(text)} characters, the maximum is {length_max}",
+            hint=f"Use at most {length_max}",
         )
     try:
         text.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(
-            f"{what} holds half a character", hint="Write it as whole Unicode characters"
+            f"{what} contains an incomplete Unicode character",
+            hint="Use complete Unicode characters",
         ) from None
 
 
@@ -138,14 +143,14 @@ def _checked(value: Any, what: str) -> PropertyValue:
         check_text(value, what)
         return str(value)
     raise ConfigurationError(
-        f"{what} is a {type(value).__name__}",
+        f"{what} has the unsupported type {type(value).__name__}",
         hint="Use text, a number, true or false, a date, a duration or a UUID",
     )
 
 
 def _checked_int(value: int, what: str) -> int:
     if not INT64_MIN <= value <= INT64_MAX:
-        raise ConfigurationError(f"{what} must be a whole number of at most 64 bits")
+        raise ConfigurationError(f"{what} must be an integer of at most 64 bits")
     return Int(value) if type(value) is Int and abs(value) <= _INT32_MAX else int(value)
 
 
@@ -185,8 +190,8 @@ def _from_dict(stored: Any, name: object, what: str) -> PropertyValue:
     except (KeyError, TypeError, ValueError, OverflowError):
         pass
     raise ConfigurationError(
-        f"{name!a:.60} in {what} is not a value with a type",
-        hint=f"Write an object with a type ({', '.join(_READERS)}) and a value",
+        f"{name!a:.60} in {what} must have a type and a value",
+        hint=f"Use an object with a type ({', '.join(_READERS)}) and a value",
     )
 
 

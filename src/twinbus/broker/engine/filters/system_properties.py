@@ -58,11 +58,12 @@ RESERVED_PREFIX: Final = "x-ms-"
 messages of others anywhere."""
 
 _WRITABLE: Final = (
-    "MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId and ContentType"
+    "MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId or ContentType"
 )
 _HINT: Final = (
-    f"There are {_WRITABLE}, also TimeToLive, EnqueuedTimeUtc, ExpiresAtUtc, "
-    "ScheduledEnqueueTimeUtc, PartitionKey, DeliveryCount and Size"
+    "Use MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId, ContentType, "
+    "TimeToLive, EnqueuedTimeUtc, ExpiresAtUtc, ScheduledEnqueueTimeUtc, PartitionKey, "
+    "DeliveryCount or Size"
 )
 
 
@@ -73,10 +74,10 @@ def readable(name: str) -> str:
         return folded
     if folded in _NOT_YET:
         raise ConfigurationError(
-            f"a message has no sys.{name} yet when rules look at it", hint=_HINT
+            f"A message has no sys.{name} when rules are evaluated", hint=_HINT
         )
     raise ConfigurationError(
-        f"there is no system property {('sys.' + name)!a:.60}",
+        f"Unknown system property: {('sys.' + name)!a:.60}",
         hint=_HINT,
     )
 
@@ -86,8 +87,8 @@ def writable(name: str) -> str:
     folded = readable(name)
     if folded not in PROPERTY_FIELDS:
         raise ConfigurationError(
-            f"an action cannot change sys.{name}",
-            hint=f"It can change {_WRITABLE}",
+            f"An action cannot change sys.{name}",
+            hint=f"Use {_WRITABLE}",
         )
     return folded
 
@@ -97,7 +98,7 @@ def removable(name: str) -> str:
     folded = writable(name)
     if folded == "messageid":
         raise ConfigurationError(
-            "an action cannot remove sys.MessageId", hint="It can set another one"
+            "An action cannot remove sys.MessageId", hint="Set it to another value"
         )
     return folded
 
@@ -106,7 +107,7 @@ def check_own_name(name: str) -> None:
     """Refuse to change the properties that carry a detoured message home."""
     if name.lower().startswith(RESERVED_PREFIX):
         raise ConfigurationError(
-            f"an action cannot change {name!a:.60}: names that begin with {RESERVED_PREFIX} "
-            "are kept for the way home of detoured messages",
+            f"An action cannot change {name!a:.60}: names that start with {RESERVED_PREFIX} "
+            "are reserved for messages in a backlog",
             hint="Choose another name",
         )

@@ -119,7 +119,7 @@ def calculation(
             result = whole(left, right)
             if INT64_MIN <= result <= INT64_MAX:
                 return result
-            raise FilterError("a calculation leaves the range of 64-bit whole numbers")
+            raise FilterError("A calculation exceeds the range of 64-bit integers")
         if kind in _NUMBERS and type(right) in _NUMBERS:
             return fraction(float(left), float(right))
         return None
@@ -143,7 +143,7 @@ def negate(value: Any) -> Any:
 
 def _quotient(left: int, right: int) -> int:
     if right == 0:
-        raise FilterError("a calculation divides a whole number by zero")
+        raise FilterError("A calculation divides an integer by zero")
     # C# cuts towards zero, Python rounds down.
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
@@ -151,7 +151,7 @@ def _quotient(left: int, right: int) -> int:
 
 def _remainder(left: int, right: int) -> int:
     if right == 0:
-        raise FilterError("a calculation divides a whole number by zero")
+        raise FilterError("A calculation divides an integer by zero")
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
 
@@ -180,7 +180,9 @@ def _concatenated(left: Any, right: Any) -> str | None:
     if first is None or second is None:
         return None
     if len(first) + len(second) > TEXT_CHARACTERS_MAX:
-        raise FilterError(f"an expression builds a text of more than {TEXT_CHARACTERS_MAX} letters")
+        raise FilterError(
+            f"An expression builds a text of more than {TEXT_CHARACTERS_MAX} characters"
+        )
     return first + second
 
 

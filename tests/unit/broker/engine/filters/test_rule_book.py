@@ -143,7 +143,7 @@ def test_a_name_is_taken_once_in_a_subscription() -> None:
     book: RuleIndex[str] = RuleIndex()
     book.add("s", compile_rule(rule(TrueFilter(), name="Rule")))
     book.add("t", compile_rule(rule(TrueFilter(), name="rule")))
-    with pytest.raises(ConfigurationError, match="already has a rule"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         book.add("s", compile_rule(rule(TrueFilter(), name="rule")))
 
 
@@ -193,7 +193,7 @@ def test_a_failing_rule_is_the_affair_of_its_subscription() -> None:
     calm, both, broken = matching(book, view_of({"a": 1}))
     assert (calm.subscription, calm.error) == ("calm", None)
     assert [rule.name for rule in both.rules] == ["holds"] and both.error is not None
-    assert broken.rules == [] and str(broken.error).startswith("a calculation divides")
+    assert broken.rules == [] and str(broken.error).startswith("A calculation divides")
     assert [match.subscription for match in matching(book, view_of({"a": 2}))] == ["both", "broken"]
 
 
@@ -213,7 +213,7 @@ def test_rules_without_actions_share_a_copy_and_each_action_makes_its_own() -> N
     assert plain is None and first is not None and second is not None
     own = [Message.decode(record.bare).application_properties for record in (first, second)]
     assert own == [{"a": 1, "b": "x", "RuleName": "first"}, {"a": 1, "RuleName": "second"}]
-    assert str(match.error).startswith("a calculation divides")
+    assert str(match.error).startswith("A calculation divides")
 
 
 def test_an_action_whose_result_is_too_large_makes_no_copy() -> None:

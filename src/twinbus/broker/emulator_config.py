@@ -1,27 +1,20 @@
-"""The Config.json of the official emulator.
+"""The ``Config.json`` of the official Service Bus emulator, read into descriptions.
 
-Words that the parts of ``Config.json`` have in common: objects, lists, durations.
-
-Every refusal says where in the file something is wrong.
-
-The topics of a ``Config.json``, with their subscriptions and rules.
-
-    Topics[]           Name, Properties, Subscriptions[]
-      Subscriptions[]  Name, Properties, Rules[]
-        Rules[]        Name, Properties (FilterType, CorrelationFilter | SqlFilter, Action)
+    UserConfig
+      Namespaces[]           Name, Queues[], Topics[]
+        Queues[]             Name, Properties
+        Topics[]             Name, Properties, Subscriptions[]
+          Subscriptions[]    Name, Properties, Rules[]
+            Rules[]          Name, Properties (FilterType, CorrelationFilter | SqlFilter, Action)
+      Logging                ignored: this broker has its own log settings
 
 A subscription without rules gets every message, as in the emulator.
 
-The ``Config.json`` of the official Service Bus emulator, read into descriptions.
-
-    UserConfig
-      Namespaces[]  Name, Queues[] (Name, Properties), Topics[] (emulator_config.py)
-      Logging       read over: this broker logs its own way
-
-Rule 1: everything in the file takes effect or is refused; nothing is skipped in silence.
-Rule 2: what the file leaves out has our defaults, not the emulator's: a message does not
-        expire after an hour because nobody said otherwise.
-Rule 3: the limits are ours too. A file that the emulator refuses for its size is fine here.
+Rule 1: everything in the file takes effect or is refused; nothing is skipped silently. An error
+        names the place in the file.
+Rule 2: what the file leaves out has our defaults, not the emulator's: without a time to live a
+        message does not expire after an hour.
+Rule 3: the limits are ours too. A file that the emulator refuses for its size is accepted here.
 """
 
 from __future__ import annotations
@@ -85,9 +78,9 @@ _DURATION = re.compile(
 
 
 def parse_duration_ms(text: object) -> int | None:
-    """An ISO-8601 duration in milliseconds; None for .NET's longest, which means never.
+    """An ISO 8601 duration in milliseconds; None for .NET's longest, which means never.
 
-    Years and months are refused: nobody knows how many milliseconds they have.
+    Years and months are refused: they have no fixed length.
     """
     match = None
     if isinstance(text, str) and len(text) <= DURATION_LENGTH_MAX and text != "P":
@@ -106,7 +99,7 @@ def parse_duration_ms(text: object) -> int | None:
 
 
 def taken_as(name: str) -> Callable[[Any], dict[str, Any]]:
-    """Taken as it is: the description checks kind and range."""
+    """The value unchanged: the description checks its type and range."""
     return lambda value: {name: value}
 
 
@@ -115,7 +108,7 @@ def duration_as(name: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def forward_as(name: str) -> Callable[[Any], dict[str, Any]]:
-    """The emulator writes "" for nowhere."""
+    """The emulator writes "" for no forwarding."""
     return lambda value: {name: value or None}
 
 
@@ -159,17 +152,17 @@ def shown(value: object) -> str:
 
 
 Reader = Callable[[Any], dict[str, Any]]
-"""From a value in the file to settings of a description."""
+"""Turns a value in the file into settings of a description."""
 
 
 def audience_in(namespace: str) -> Audience:
-    """The hosts by which a file can mean its namespace: its name, and this machine."""
+    """The host names that can stand for the namespace in a file: its name, and this machine."""
     name = namespace.lower()
     return Audience(LOOPBACK_NAMES | {name, f"{name}.servicebus.windows.net"}, 0)
 
 
 def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:
-    """The settings that the Properties of an entity stand for."""
+    """The settings of a description, from the Properties of an entity."""
     properties = as_object(values.get("Properties", {}), f"Properties of {place}")
     expect_keys(properties, set(readers), f"Properties of {place}")
     settings: dict[str, Any] = {}
@@ -187,7 +180,7 @@ def name_of(values: Mapping[str, Any], what: str) -> str:
 
 @contextmanager
 def refusals_in(place: str) -> Iterator[None]:
-    """A refusal of a value says where in the file it stands."""
+    """Adds the place in the file to errors about a value."""
     try:
         yield
     except ConfigurationError as error:
@@ -195,11 +188,11 @@ def refusals_in(place: str) -> Iterator[None]:
 
 
 class SubscriptionConfig(NamedTuple):
-    """A subscription to have, and its rules if it is made."""
+    """A subscription, and the rules it gets when it is created."""
 
     description: SubscriptionDescription
     rules: list[RuleDescription] | None = None
-    """None is the rule that lets every message in."""
+    """None is the default rule, which every message matches."""
 
 
 class TopicsConfig(NamedTuple):
@@ -210,7 +203,7 @@ class TopicsConfig(NamedTuple):
 
 
 def parse_topics(values: object, audience: Audience, place: str) -> TopicsConfig:
-    """Read the Topics of a namespace; raises ConfigurationError with the place and a way out."""
+    """Read the Topics of a namespace; raises ConfigurationError with the place and a hint."""
     found = TopicsConfig([], [])
     for item in as_list(values, f"Topics of {place}"):
         _add_topic(as_object(item, f"a topic of {place}"), audience, place, found)
@@ -260,7 +253,7 @@ def _rule(values: Mapping[str, Any], place: str) -> RuleDescription:
         return RuleDescription(name, _filter(properties, place), _action(properties, place))
 
 
-# FilterType -> the key that holds the filter.
+# FilterType -> the key of the filter.
 _FILTERS: Final = {"Correlation": "CorrelationFilter", "Sql": "SqlFilter"}
 
 
@@ -333,7 +326,7 @@ _STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTA
 
 
 class NamespaceConfig(NamedTuple):
-    """One namespace and the entities that it starts with."""
+    """One namespace and its entities."""
 
     name: str
     queues: list[QueueDescription]
@@ -342,7 +335,7 @@ class NamespaceConfig(NamedTuple):
 
 
 def parse_config_json(text: str) -> list[NamespaceConfig]:
-    """Read a whole file; raises ConfigurationError with the place and a way out."""
+    """Read a whole file; raises ConfigurationError with the place and a hint."""
     document = _load(text)
     expect_keys(document, {"UserConfig"}, "the file")
     user_config = as_object(document.get("UserConfig"), "UserConfig")
@@ -358,7 +351,7 @@ def parse_config_json(text: str) -> list[NamespaceConfig]:
 
 
 def check_namespace_name(name: object) -> str:
-    """The name, if a namespace may have it; raises ConfigurationError otherwise."""
+    """Return the name if it is valid for a namespace; raises ConfigurationError otherwise."""
     if not isinstance(name, str) or not _NAMESPACE_NAME.fullmatch(name):
         raise ConfigurationError(
             f"Invalid namespace name: {shown(name)}",

@@ -175,7 +175,7 @@ def test_two_forwards_that_begin_together_make_no_circle(broker: BrokerThread) -
 
     # Then the first one holds, the second is refused, and nobody changes what is gone
     changes[0].result(10)
-    with pytest.raises(ConfigurationError, match="circle"):
+    with pytest.raises(ConfigurationError, match="loop"):
         changes[1].result(10)
     with pytest.raises(ConfigurationError, match="deleted meanwhile"):
         changes[2].result(10)

@@ -1,9 +1,9 @@
-"""Shared access rules: names with claims and two keys, on a namespace or on one entity.
+"""Access rules: a name, claims and two keys, for a namespace or for one entity.
 
-Rule 1: Manage implies Send and Listen, and a rule must say all three to have it, so that
-        nobody hands out more than they can see.
+Rule 1: Manage includes Send and Listen, and a rule with Manage must list all three, so that
+        what it allows is visible.
 Rule 2: a RuleSet never changes; every change returns a new one for the caller to store.
-Rule 3: the two keys are equals. One is regenerated while clients still use the other.
+Rule 3: both keys allow the same. One is regenerated while clients still use the other.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KEY_SIZE_BYTES: Final = 32
 KEY_LENGTH_MAX: Final = 256
 
 RandomBytes = Callable[[int], bytes]
-"""Returns that many bytes nobody can guess: ``secrets.token_bytes`` in production."""
+"""Returns that many unpredictable bytes: ``secrets.token_bytes`` in production."""
 WhichKey = Literal["primary", "secondary"]
 
 _RULE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
-# Anything that survives a connection string and a log line: no blanks, no ';', no control.
+# What fits into a connection string and a log line: no spaces, no ';', no control characters.
 _KEY = re.compile(r"[!-:<-~]+", re.ASCII)
 
 
@@ -137,7 +137,7 @@ class RuleSet:
         return next((rule for rule in self.rules if rule.name == name), None)
 
     def with_rule(self, rule: AuthorizationRule) -> RuleSet:
-        """The set with one more rule; a name that is taken is refused."""
+        """The set with one more rule; a name that exists is refused."""
         return RuleSet((*self.rules, rule))
 
     def without(self, name: str) -> RuleSet:
@@ -159,7 +159,7 @@ class RuleSet:
 
 
 def check_rule_name(name: str) -> None:
-    """Refuse what could not travel in a connection string, a token or a log line."""
+    """Refuse what does not fit into a connection string, a token or a log line."""
     if len(name) > RULE_NAME_LENGTH_MAX or not _RULE_NAME.fullmatch(name):
         raise ConfigurationError(
             f"Invalid access rule name: {name[:60]!a}",

@@ -292,7 +292,7 @@ class Namespace:
                 grant.consumer.deliver(grant)
             if queue.has_more:
                 self._hand_out_more(queue, now)
-        if queue.sessions is not None and queue.sessions.tell_some():
+        if queue.sessions is not None and queue.sessions.notify_some():
             self.touch(queue)
         for request in queue.take_requests():
             submit_read(self, queue, request)
@@ -321,7 +321,7 @@ class Namespace:
             for grant in queue.deliver(now):
                 grant.consumer.deliver(grant)
             if queue.sessions is not None:
-                queue.sessions.tell_some()
+                queue.sessions.notify_some()
 
     def _give_turn(self, queue: Queue, now: Instant) -> None:
         """Let a topic pass messages on for a while; the rest comes after the others had theirs."""
@@ -818,8 +818,8 @@ class Namespace:
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
-                if machine.witness is not None:
-                    machine.witness.deleted(machine)
+                if machine.audit_sink is not None:
+                    machine.audit_sink.deleted(machine)
         self.caretakers.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
         self.meter.gone(queue.description.path, self.catalogue.entries.__contains__)

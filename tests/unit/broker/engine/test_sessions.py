@@ -79,7 +79,7 @@ class SessionDriver(Driver):
     def tell(self) -> list[str]:
         """What the receivers were told since the last time."""
         self.sessions.serve_waiters(self.now)
-        while self.sessions.tell_some():
+        while self.sessions.notify_some():
             pass
         told, self.told = self.told, []
         return told

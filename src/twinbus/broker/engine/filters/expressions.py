@@ -1,11 +1,11 @@
-"""Trees of expressions as closures.
+"""Expression trees as closures.
 
 Rule 1: a closure takes a MessageView and returns a plain value, or for a condition True, False or
-        None (unknown). Nothing is looked up by name that could be settled when the rule was made.
+        None (unknown). Names are resolved when the rule is created, if possible.
 Rule 2: three-valued logic: AND is false as soon as one side is, OR true as soon as one side is, NOT
-        leaves the unknown unknown. Sides are asked from left to right, until the answer is clear.
-Rule 3: what everybody writes, a property compared with a constant, is one closure without calls,
-        and so are several of them joined by AND at the top of a filter.
+        of unknown is unknown. Sides are evaluated from left to right, until the result is known.
+Rule 3: the most frequent condition, a property compared with a constant, is one closure without
+        calls, and so are several of them joined by AND at the top of a filter.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _COMPARISONS: Final[dict[str, Compare]] = {
     ">": ordering(operator.gt),
     ">=": ordering(operator.ge),
 }
-# The same between two values of one of these kinds, all of which have an order.
+# The same between two values of one of the usual kinds, all of which have an order.
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -85,7 +85,7 @@ def compiled(node: Node) -> Evaluate:
 
 
 def compiled_condition(node: Node) -> Evaluate:
-    """The closure of a condition. A value that is neither true nor false is unknown as one."""
+    """The closure of a condition. A value that is neither true nor false is unknown."""
     evaluate = compiled(node)
     if isinstance(node, PREDICATES):
         return evaluate
@@ -138,7 +138,7 @@ def _arithmetic(node: Arithmetic) -> Evaluate:
 
 
 def _calculated(left: Evaluate, combine: Callable[[Any, Any], Any], item: Node) -> Evaluate:
-    """One operation, which is the usual number of them."""
+    """One operation, the most frequent case."""
     if isinstance(item, Constant) and type(item.value) is not str:
         constant = item.value
 
@@ -193,12 +193,12 @@ def _comparison(node: Comparison) -> Evaluate:
     return compare_long
 
 
-# Two texts are compared by so many characters in the time of one step of a search.
+# So many characters of two texts are compared in the time of one step of a search.
 COMPARE_SHARE: Final = 64
 
 
 def is_long_comparison(node: Node) -> bool:
-    """Whether both sides come from the message, where texts can be long."""
+    """Whether both sides are values of the message, where texts can be long."""
     return (
         isinstance(node, Comparison)
         and not isinstance(node.left, Constant)
@@ -207,7 +207,7 @@ def is_long_comparison(node: Node) -> bool:
 
 
 class UsualTest(NamedTuple):
-    """An application property and the number or text that it is compared with."""
+    """A comparison of an application property with a number or text."""
 
     name: str
     kind: type
@@ -215,11 +215,11 @@ class UsualTest(NamedTuple):
     """For a property of the same kind."""
     constant: Any
     compare: Compare
-    """For any other."""
+    """For a property of another kind."""
 
 
 def simple_comparison(node: Node) -> UsualTest | None:
-    """The comparison in parts, if it is one of those that nearly all rules are made of."""
+    """The comparison in parts, if it compares an application property with a constant."""
     if not isinstance(node, Comparison):
         return None
     item, constant = node.left, node.right
@@ -242,9 +242,9 @@ def _usual(test: UsualTest) -> Evaluate:
 
 
 def all_usual(tests: list[UsualTest]) -> Evaluate:
-    """Usual comparisons, from left to right until one does not hold, without a call for each."""
+    """Simple comparisons, from left to right until one is not true, without a call for each."""
 
-    # Python takes a plain tuple apart faster than a named one.
+    # Python unpacks a plain tuple faster than a named one.
     parts = [tuple(test) for test in tests]
 
     def all_hold(message: MessageView) -> bool | None:
@@ -284,7 +284,7 @@ def _in(node: In) -> Evaluate:
 
 
 def _in_texts(item: Evaluate, texts: frozenset[str]) -> Evaluate:
-    """The usual list: the answer is one lookup."""
+    """A list of texts, the most frequent case: one lookup."""
 
     def is_in(message: MessageView) -> bool | None:
         value = item(message)
@@ -317,7 +317,7 @@ def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
 
 
 def _like_anchored(item: Evaluate, matches: Callable[[str], bool]) -> Evaluate:
-    """The usual pattern looks at the ends of a text only, which is no effort."""
+    """A pattern that only compares the ends of a text, which needs no effort."""
 
     def is_like(message: MessageView) -> bool | None:
         text = item(message)
@@ -327,7 +327,7 @@ def _like_anchored(item: Evaluate, matches: Callable[[str], bool]) -> Evaluate:
 
 
 def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) -> Evaluate:
-    """A pattern that comes with the message."""
+    """A pattern that is a value of the message."""
 
     def is_like(message: MessageView) -> bool | None:
         text, shape = item(message), pattern(message)
@@ -342,7 +342,7 @@ def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) ->
     return is_like
 
 
-# Taking a pattern apart takes as long as so many steps of a search, for each of its characters.
+# Parsing a pattern takes as long as so many steps of a search, for each of its characters.
 PATTERN_COST: Final = 4
 
 

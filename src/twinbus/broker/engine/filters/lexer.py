@@ -1,8 +1,8 @@
-"""The words of an expression.
+"""The tokens of an expression.
 
-Rule 1: one pass, no regular expressions, every character looked at once or twice.
+Rule 1: one pass, no regular expressions, every character read once or twice.
 Rule 2: keywords and operators are found here, so the parser compares kinds and never text.
-Rule 3: a refusal names the position, counted from 1, and quotes no more than a few characters.
+Rule 3: an error has the position, counted from 1, and quotes no more than a few characters.
 
     WORD     color  NULL                      a name, or a keyword in any case
     NAME     [with space]  "quoted"           always a name
@@ -46,11 +46,11 @@ _CLOSERS: Final = {"'": "'", '"': '"', "[": "]"}
 
 
 class Token(NamedTuple):
-    """One word and where it begins."""
+    """One token and where it begins."""
 
     kind: TokenKind
     value: Any
-    """A keyword in upper case, a sign, a name, or the value of a constant."""
+    """A keyword in upper case, a symbol, a name, or the value of a constant."""
     position: int
 
     def __str__(self) -> str:
@@ -58,21 +58,21 @@ class Token(NamedTuple):
 
 
 def quoted(text: str) -> str:
-    """A few characters of what somebody wrote, fit for a sentence and a log."""
+    """A few characters of a client's text, safe for an error and a log."""
     return "'" + ascii(text[:20])[1:-1] + "'"
 
 
 def refusal(
     sentence: str, position: int, hint: str = "Check the expression at this position"
 ) -> ConfigurationError:
-    """An error of the expression's author."""
+    """An error in an expression, with its position."""
     return ConfigurationError(
         f"{sentence}, at character {position + 1} of the expression", hint=hint
     )
 
 
 def tokens_of(expression: str) -> list[Token]:
-    """The words of ``expression``, END last; ConfigurationError when it has none."""
+    """The tokens of ``expression``, END last; ConfigurationError if it is empty."""
     check_text(expression, "the expression", EXPRESSION_CHARACTERS_MAX)
     lexer = _Lexer(expression)
     tokens = []
@@ -143,7 +143,7 @@ class _Lexer:
         return Token(TokenKind.PARAMETER, "@" + _checked_name(name, start), start)
 
     def _enclosed(self, start: int, closer: str) -> Token:
-        """Text or a name up to ``closer``, which stands twice where it is meant itself."""
+        """Text or a name up to ``closer``, which is doubled inside the text."""
         parts = []
         self.pos = start + 1
         while True:
@@ -190,7 +190,7 @@ class _Lexer:
         return self.text[start : self.pos]
 
     def _exponent(self) -> str:
-        """The E of 2E-3 and what belongs to it, or nothing."""
+        """An exponent such as E-3, or nothing."""
         start = self.pos
         if self.text[start : start + 1] in ("E", "e"):
             self.pos += 2 if self.text[start + 1 : start + 2] in ("+", "-") else 1
@@ -201,7 +201,7 @@ class _Lexer:
 
 
 def _whole_number(digits: str, start: int) -> int:
-    # One beyond the largest is taken, for the minus sign of the smallest: -9223372036854775808.
+    # One beyond the largest is accepted, for the smallest: -9223372036854775808.
     if int(digits) > INT64_MAX + 1:
         raise refusal("An integer has more than 64 bits", start)
     return int(digits)

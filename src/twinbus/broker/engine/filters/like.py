@@ -1,14 +1,14 @@
-"""LIKE: does a text have the shape of a pattern (% any characters, _ any one character)?
+"""LIKE: whether a text matches a pattern (% any characters, _ any one character).
 
-Rule 1: time grows with the length of the text, not with what text and pattern make of each other:
-        no backtracking, no regular expressions.
-Rule 2: a pattern is taken apart once. Between two % stands a piece; the first piece that fits is
-        always the right one, because % forgives whatever lies between.
-Rule 3: case matters.
+Rule 1: time grows with the length of the text, whatever text and pattern are: no backtracking, no
+        regular expressions.
+Rule 2: a pattern is parsed once, into segments between two %. The first match of a segment is
+        always right, because % matches everything in between.
+Rule 3: matching is case-sensitive.
 
-A piece without _ is found by ``str.find``. One with _ is found by an automaton of bits: bit i says
-that the last characters read fit the first i + 1 signs of the piece, and one shift moves all of
-these guesses on by one character.
+A segment without _ is found by ``str.find``. One with _ is found by an automaton of bits: bit i
+means that the last characters match the first i + 1 signs of the segment, and one shift advances
+all of these partial matches by one character.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Final, TypeAlias
 from twinbus.broker.engine.filters.rule_values import EXPRESSION_CHARACTERS_MAX
 from twinbus.errors import FilterError
 
-# A search costs one for each character when every character is a step in Python; str.find does
-# eight in the same time even when text and piece are chosen to keep it busy.
+# A search costs one for each character if every character is a step in Python; str.find checks
+# eight in the same time, even for the worst text and segment.
 FIND_SHARE: Final = 8
-# Bits that Python shifts fastest; a longer piece with _ takes twice as long.
+# Bits that Python shifts fastest; a longer segment with _ takes twice as long.
 FAST_SIGNS: Final = 28
 
 Sign: TypeAlias = str | None
@@ -32,18 +32,18 @@ Sign: TypeAlias = str | None
 
 @dataclass(frozen=True, slots=True)
 class PatternSegment:
-    """What stands between two % of a pattern."""
+    """The part of a pattern between two %."""
 
     signs: tuple[Sign, ...]
     literal: str | None
     """The signs as text, if none of them is _."""
     steps: dict[str, int]
-    """For each character the bits of the signs that it fits."""
+    """For each character the bits of the signs that it matches."""
     any_steps: int
     """The same for every other character."""
 
     def fits_at(self, text: str, start: int) -> bool:
-        """Whether the piece fits exactly here."""
+        """Whether the segment matches at this position."""
         if self.literal is not None:
             return text.startswith(self.literal, start)
         if start < 0 or start + len(self.signs) > len(text):
@@ -52,7 +52,7 @@ class PatternSegment:
         return all(sign is None or sign == char for sign, char in signs)
 
     def end_of_first(self, text: str, start: int, stop: int) -> int:
-        """Where the first fit within ``text[start:stop]`` ends; -1 if there is none."""
+        """Where the first match within ``text[start:stop]`` ends; -1 if there is none."""
         length = len(self.signs)
         if self.literal is not None:
             found = text.find(self.literal, start, stop)
@@ -72,7 +72,7 @@ class LikePattern:
     __slots__ = ("_cost", "_pieces", "is_anchored", "matches")
 
     matches: Callable[[str], bool]
-    """Whether a whole text has this shape."""
+    """Whether a whole text matches."""
 
     def __init__(self, pattern: str, escape: str | None = None) -> None:
         self._pieces = [_piece(signs) for signs in _pieces(pattern, escape)]
@@ -85,9 +85,9 @@ class LikePattern:
         self.matches = _usual(self._pieces) or self._matches
 
     def effort(self, text: str) -> int:
-        """What a comparison costs at worst, in characters looked at one by one."""
+        """The maximum cost of a comparison, in characters that are read one by one."""
         effort = len(text) * self._cost // FIND_SHARE
-        # Python has the characters of ASCII ready, and makes all others anew.
+        # Python caches ASCII characters as strings, and creates all others.
         return effort if self._cost == 1 or text.isascii() else 2 * effort
 
     def _matches(self, text: str) -> bool:
@@ -107,7 +107,7 @@ class LikePattern:
 
 
 def _usual(pieces: list[PatternSegment]) -> Callable[[str], bool] | None:
-    """The patterns that nearly everybody writes, as Python has them: x, x%, %x and %x%."""
+    """The most frequent patterns as Python functions: x, x%, %x and %x%."""
     literals = [piece.literal for piece in pieces]
     match literals:
         case [str(word)]:
@@ -123,7 +123,7 @@ def _usual(pieces: list[PatternSegment]) -> Callable[[str], bool] | None:
 
 
 def pattern_of(pattern: str, escape: str | None) -> LikePattern:
-    """The pattern that comes with a message: no longer than one in a rule could be."""
+    """A pattern that is a value of a message: no longer than one in a rule can be."""
     if len(pattern) > EXPRESSION_CHARACTERS_MAX:
         raise FilterError(f"A LIKE pattern has more than {EXPRESSION_CHARACTERS_MAX} characters")
     if escape is not None and len(escape) != 1:
@@ -151,7 +151,7 @@ def _piece(signs: list[Sign]) -> PatternSegment:
 
 
 def _pieces(pattern: str, escape: str | None) -> list[list[Sign]]:
-    """The signs between the %; what follows the escape character means itself."""
+    """The signs between the %; the character after the escape character has no special meaning."""
     pieces: list[list[Sign]] = [[]]
     characters = iter(pattern)
     for char in characters:
@@ -161,6 +161,6 @@ def _pieces(pattern: str, escape: str | None) -> list[list[Sign]]:
             pieces.append([])
         else:
             pieces[-1].append(None if char == "_" else char)
-    # Two % in a row are one; the first and the last piece keep their places.
+    # Several % in a row are one; the first and the last segment keep their places.
     inner = [signs for signs in pieces[1:-1] if signs]
     return [pieces[0], *inner, pieces[-1]] if len(pieces) > 1 else pieces

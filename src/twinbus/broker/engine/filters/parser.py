@@ -1,12 +1,12 @@
-"""From the words of an expression to its tree.
+"""From the tokens of an expression to its tree.
 
     OR  <  AND  <  NOT  <  = <> != < <= > >= IN LIKE IS  <  + -  <  * / %  <  sign  <  ( )
 
 Rule 1: precedence climbing: one function that calls itself once per level of nesting, of which
         there are NESTING_MAX at most. No expression can exhaust Python's stack.
-Rule 2: conditions and values are different things: ``(a = 1) + 2`` and ``a = (b = c)`` are refused
-        here, not puzzled over for each message.
-Rule 3: what is wrong whatever the message is refused here: unknown system properties, missing
+Rule 2: conditions and values are different: ``(a = 1) + 2`` and ``a = (b = c)`` are refused here,
+        not for each message.
+Rule 3: what is wrong for every message is refused here: unknown system properties, missing
         parameters, an escape that is not one character.
 """
 
@@ -63,7 +63,7 @@ _SCOPES: Final = ("sys", "user")
 
 
 def parse_filter(expression: str, parameters: Mapping[str, PropertyValue]) -> Node:
-    """The condition that ``expression`` states; ConfigurationError if it states none."""
+    """The condition of ``expression``; ConfigurationError if it is not a condition."""
     parser = _Parser(tokens_of(expression), parameters)
     node = parser.condition(parser.expression(_OR), parser.tokens[0])
     parser.expect_end()
@@ -98,7 +98,7 @@ class _Parser:
         return token
 
     def skip(self, word: str) -> bool:
-        """Step over a keyword or a sign, if it is the next word."""
+        """Skip a keyword or a symbol, if it is the next token."""
         found = self._is(word)
         self.index += found
         return found
@@ -259,7 +259,7 @@ class _Parser:
         return node
 
     def condition(self, node: Node, token: Token) -> Node:
-        """A condition; a value is one, too, if it may turn out to be true or false."""
+        """A condition; a value is one, too, if it can be true or false."""
         if isinstance(node, Constant) and not (node.value is None or type(node.value) is bool):
             raise refusal(
                 f"Expected a condition, found the value {token}",
@@ -269,7 +269,7 @@ class _Parser:
         return node
 
     def _within_range(self, node: Node, token: Token) -> Node:
-        """The largest number that the lexer takes is only good with a minus sign before it."""
+        """The largest number of the lexer is only valid with a minus sign before it."""
         if isinstance(node, Constant) and type(node.value) is int and node.value > INT64_MAX:
             raise refusal("An integer has more than 64 bits", token.position)
         return node
@@ -368,7 +368,7 @@ class _Parser:
 
 
 def _fixed_shape(pattern: Node, escape: Node | None, token: Token) -> LikePattern | None:
-    """The shape of a pattern that does not depend on the message."""
+    """The compiled pattern, if it does not depend on the message."""
     if not isinstance(pattern, Constant):
         return None
     if type(pattern.value) is not str:

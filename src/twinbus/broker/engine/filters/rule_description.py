@@ -1,9 +1,9 @@
-"""What a subscription is told to choose by: filters, actions and the rules that join them.
+"""The descriptions of filters, actions and rules.
 
-Rule 1: a description that exists is valid. An expression has been parsed, its parameters are
-        there, and every refusal is one sentence that names what is wrong and where.
-Rule 2: descriptions are data. What they do with a message is in compiled_rule.py.
-Rule 3: ``from_dict(x.to_dict()) == x``; a kind or key that is not known is refused.
+Rule 1: a description that exists is valid. An expression has been parsed, its parameters exist,
+        and every error is one sentence about what is wrong and where.
+Rule 2: descriptions are data. compiled_rule.py applies them to messages.
+Rule 3: ``from_dict(x.to_dict()) == x``; an unknown kind or key is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twinbus.broker.engine.filters.syntax_tree import Node, Statement
 from twinbus.errors import ConfigurationError
 
 DEFAULT_RULE_NAME: Final = "$Default"
-"""The rule that a subscription is born with: a true filter, unless its creator says otherwise."""
+"""The rule of a new subscription: a true filter, unless its creator sets another one."""
 
 # A rule's name is a part of its address, as an entity's is.
 _NOT_IN_NAMES: Final = frozenset("/\\@?#*")
@@ -49,9 +49,9 @@ class FalseFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """Messages whose properties equal all the values given here; None is not compared.
+    """Messages whose properties equal all of these values; None is not compared.
 
-    Names of properties ignore upper case, values do not. Without any condition every message
+    Names of properties are not case-sensitive, values are. Without any condition every message
     matches.
     """
 
@@ -93,7 +93,7 @@ class SqlFilter:
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
     """Values for the names that begin with @ in the expression."""
     tree: Node = field(init=False, repr=False, compare=False)
-    """The expression, read: what follows from the other two."""
+    """The parsed expression, with the values of the parameters."""
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
@@ -105,12 +105,12 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class SqlAction:
-    """Changes to the copy of a message that its rule has let in."""
+    """Changes to the copy of a message that matches the rule."""
 
     expression: str
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
     statements: tuple[Statement, ...] = field(init=False, repr=False, compare=False)
-    """The expression, read."""
+    """The parsed expression."""
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
@@ -149,7 +149,7 @@ def filter_from_dict(values: object) -> Filter:
 
 @dataclass(frozen=True, slots=True)
 class RuleDescription:
-    """One rule of a subscription: which messages it lets in, and what it changes on them."""
+    """One rule of a subscription: which messages match, and what it changes on them."""
 
     name: str
     filter: Filter = TrueFilter()
@@ -171,7 +171,7 @@ class RuleDescription:
 
     @property
     def key(self) -> str:
-        """The name for comparing: two rules of a subscription differ in more than upper case."""
+        """The name for comparisons: names of rules are not case-sensitive."""
         return self.name.lower()
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class RuleDescription:
 
 
 def default_rule(created_at_ms: int = 0) -> RuleDescription:
-    """The rule of a subscription that nobody gave one."""
+    """The rule of a subscription that was created without rules."""
     return RuleDescription(DEFAULT_RULE_NAME, created_at_ms=created_at_ms)
 
 

@@ -1,16 +1,16 @@
-"""The values that rules compare and calculate with, and what they have to do with each other.
+"""Comparing and calculating with the values of rules and messages.
 
-A message brings AMQP's many number types; a rule knows one whole number, one fraction, and so on:
+A message can have AMQP's many number types; rules have one integer type, one float type and so on:
 
-    bool  int  float  str  Timestamp  timedelta  UUID  bytes      None: null, or not there
+    bool  int  float  str  Timestamp  timedelta  UUID  bytes      None: null, or missing
 
 Rule 1: ``plain`` turns a value of a message into one of these, by exact type, so that every
-        comparison below may ask ``type(a) is type(b)``. What it does not know stays as it is:
-        it exists, and compares with nothing.
-Rule 2: None in, None out: the answer to a question about the unknown is unknown.
-Rule 3: values that have no common type are unknown to each other, as text and numbers are. Whole
-        numbers and fractions meet as fractions, as in C#.
-Rule 4: an int stays within 64 bits; what leaves them is a FilterError, never a wrong number.
+        comparison below can use ``type(a) is type(b)``. A value of another type is not changed:
+        it exists, and every comparison with it is unknown.
+Rule 2: None in, None out: the result with an unknown operand is unknown.
+Rule 3: a comparison of values without a common type is unknown, for example text and numbers.
+        Integers and floats are compared as floats, as in C#.
+Rule 4: an int stays within 64 bits; beyond them there is a FilterError, never a wrong number.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def timestamp_of(moment: datetime) -> Timestamp:
-    """A moment as messages carry it; one without a time zone is in UTC."""
+    """A time as an AMQP timestamp; one without a time zone is in UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return Timestamp((moment - _EPOCH) // _MS)
@@ -75,7 +75,7 @@ def timestamp_of(moment: datetime) -> Timestamp:
 
 
 def equal(left: Any, right: Any) -> bool | None:
-    """Whether both are the same; None when that cannot be said."""
+    """Whether both are equal; None if that is unknown."""
     if left is None or right is None:
         return None
     if type(left) is type(right):
@@ -111,7 +111,7 @@ def ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | N
 def calculation(
     whole: Callable[[int, int], int], fraction: Callable[[float, float], float]
 ) -> Callable[[Any, Any], Any]:
-    """An operation on two numbers, in whole numbers and in fractions."""
+    """An operation on two numbers, for integers and for floats."""
 
     def calculated(left: Any, right: Any) -> Any:
         kind = type(left)
@@ -128,7 +128,7 @@ def calculation(
 
 
 def add(left: Any, right: Any) -> Any:
-    """A sum of numbers; or, as soon as one side is text, both written one after the other."""
+    """The sum of numbers; if one side is text, the concatenation of both."""
     if type(left) is str or type(right) is str:
         return _concatenated(left, right)
     return _sum(left, right)
@@ -144,7 +144,7 @@ def negate(value: Any) -> Any:
 def _quotient(left: int, right: int) -> int:
     if right == 0:
         raise FilterError("A calculation divides an integer by zero")
-    # C# cuts towards zero, Python rounds down.
+    # C# rounds towards zero, Python rounds down.
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
@@ -187,7 +187,7 @@ def _concatenated(left: Any, right: Any) -> str | None:
 
 
 def text_of(value: Any) -> str | None:
-    """A value written as text, the way C# does; None when it is unknown or has no such form."""
+    """A value as text, in C#'s form; None if it is unknown or has no such form."""
     kind = type(value)
     if kind is str:
         return str(value)

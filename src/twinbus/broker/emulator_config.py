@@ -54,17 +54,17 @@ __all__ = [
     "audience_in",
     "check_namespace_name",
     "duration_as",
+    "errors_in",
     "expect_distinct",
     "expect_keys",
     "forward_as",
-    "name_of",
     "parse_config_json",
     "parse_duration_ms",
     "parse_topics",
-    "refusals_in",
-    "settings_of",
-    "shown",
-    "taken_as",
+    "quote",
+    "read_name",
+    "read_settings",
+    "value_as",
 ]
 
 DURATION_LENGTH_MAX: Final = 64
@@ -87,7 +87,7 @@ def parse_duration_ms(text: object) -> int | None:
         match = _DURATION.fullmatch(text)
     if match is None:
         raise ConfigurationError(
-            f"Invalid ISO 8601 duration: {shown(text)}",
+            f"Invalid ISO 8601 duration: {quote(text)}",
             hint="Use days, hours, minutes and seconds, for example PT30S, PT5M or P1DT12H",
         )
     days, hours, minutes, seconds = (
@@ -98,7 +98,7 @@ def parse_duration_ms(text: object) -> int | None:
     return None if total_ms >= DURATION_MS_MAX else total_ms
 
 
-def taken_as(name: str) -> Callable[[Any], dict[str, Any]]:
+def value_as(name: str) -> Callable[[Any], dict[str, Any]]:
     """The value unchanged: the description checks its type and range."""
     return lambda value: {name: value}
 
@@ -116,7 +116,7 @@ def expect_keys(values: Mapping[str, Any], known: set[str], place: str) -> None:
     for key in values:
         if key not in known:
             raise ConfigurationError(
-                f"Unknown key {shown(key)} in {place}",
+                f"Unknown key {quote(key)} in {place}",
                 hint=f"Use one of: {', '.join(sorted(known))}",
             )
 
@@ -147,7 +147,7 @@ def as_list(value: Any, place: str) -> list[Any]:
     return value
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     return f"{value!a:.80}"
 
 
@@ -161,7 +161,7 @@ def audience_in(namespace: str) -> Audience:
     return Audience(LOOPBACK_NAMES | {name, f"{name}.servicebus.windows.net"}, 0)
 
 
-def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:
+def read_settings(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:
     """The settings of a description, from the Properties of an entity."""
     properties = as_object(values.get("Properties", {}), f"Properties of {place}")
     expect_keys(properties, set(readers), f"Properties of {place}")
@@ -171,7 +171,7 @@ def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place:
     return settings
 
 
-def name_of(values: Mapping[str, Any], what: str) -> str:
+def read_name(values: Mapping[str, Any], what: str) -> str:
     name = values.get("Name")
     if not isinstance(name, str):
         raise ConfigurationError(f"{what} has no Name", hint="Add a Name")
@@ -179,7 +179,7 @@ def name_of(values: Mapping[str, Any], what: str) -> str:
 
 
 @contextmanager
-def refusals_in(place: str) -> Iterator[None]:
+def errors_in(place: str) -> Iterator[None]:
     """Adds the place in the file to errors about a value."""
     try:
         yield
@@ -213,11 +213,11 @@ def parse_topics(values: object, audience: Audience, place: str) -> TopicsConfig
 def _add_topic(
     values: Mapping[str, Any], audience: Audience, place: str, found: TopicsConfig
 ) -> None:
-    name = name_of(values, f"a topic of {place}")
-    place = f"topic {shown(name)} of {place}"
+    name = read_name(values, f"a topic of {place}")
+    place = f"topic {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties", "Subscriptions"}, place)
-    with refusals_in(place):
-        found.topics.append(TopicDescription(path=name, **settings_of(values, _TOPIC, place)))
+    with errors_in(place):
+        found.topics.append(TopicDescription(path=name, **read_settings(values, _TOPIC, place)))
     listed = as_list(values.get("Subscriptions", []), f"Subscriptions of {place}")
     subscriptions = [
         _subscription(as_object(item, f"a subscription of {place}"), audience, name, place)
@@ -231,11 +231,11 @@ def _add_topic(
 def _subscription(
     values: Mapping[str, Any], audience: Audience, topic: str, place: str
 ) -> SubscriptionConfig:
-    name = name_of(values, f"a subscription of {place}")
-    place = f"subscription {shown(name)} of {place}"
+    name = read_name(values, f"a subscription of {place}")
+    place = f"subscription {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties", "Rules"}, place)
-    with refusals_in(place):
-        settings = own_targets(settings_of(values, _SUBSCRIPTION, place), audience)
+    with errors_in(place):
+        settings = own_targets(read_settings(values, _SUBSCRIPTION, place), audience)
         description = SubscriptionDescription(path=f"{topic}/subscriptions/{name}", **settings)
     listed = as_list(values.get("Rules", []), f"Rules of {place}")
     rules = [_rule(as_object(item, f"a rule of {place}"), place) for item in listed]
@@ -244,12 +244,12 @@ def _subscription(
 
 
 def _rule(values: Mapping[str, Any], place: str) -> RuleDescription:
-    name = name_of(values, f"a rule of {place}")
-    place = f"rule {shown(name)} of {place}"
+    name = read_name(values, f"a rule of {place}")
+    place = f"rule {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties"}, place)
     properties = as_object(values.get("Properties", {}), f"Properties of {place}")
     expect_keys(properties, {"FilterType", *_FILTERS.values(), "Action"}, f"Properties of {place}")
-    with refusals_in(place):
+    with errors_in(place):
         return RuleDescription(name, _filter(properties, place), _action(properties, place))
 
 
@@ -265,7 +265,7 @@ def _filter(properties: Mapping[str, Any], place: str) -> Filter:
     wanted = _FILTERS.get(kind) if isinstance(kind, str) else None
     if wanted is None or given != [wanted]:
         raise ConfigurationError(
-            f"FilterType {shown(kind)} does not match the filter of the rule",
+            f"FilterType {quote(kind)} does not match the filter of the rule",
             hint="Use Correlation with a CorrelationFilter, or Sql with a SqlFilter",
         )
     values = as_object(properties[wanted], f"{wanted} of {place}")
@@ -293,16 +293,16 @@ def _expression(values: Mapping[str, Any], place: str) -> str:
 _TOPIC: Final[dict[str, Reader]] = {
     "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
     "DuplicateDetectionHistoryTimeWindow": duration_as("duplicate_detection_window_ms"),
-    "RequiresDuplicateDetection": taken_as("requires_duplicate_detection"),
+    "RequiresDuplicateDetection": value_as("requires_duplicate_detection"),
 }
 _SUBSCRIPTION: Final[dict[str, Reader]] = {
-    "DeadLetteringOnMessageExpiration": taken_as("dead_lettering_on_expiration"),
+    "DeadLetteringOnMessageExpiration": value_as("dead_lettering_on_expiration"),
     "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
     "ForwardDeadLetteredMessagesTo": forward_as("forward_dead_lettered_messages_to"),
     "ForwardTo": forward_as("forward_to"),
     "LockDuration": duration_as("lock_duration_ms"),
-    "MaxDeliveryCount": taken_as("max_delivery_count"),
-    "RequiresSession": taken_as("requires_session"),
+    "MaxDeliveryCount": value_as("max_delivery_count"),
+    "RequiresSession": value_as("requires_session"),
 }
 _CORRELATION: Final = {
     "ContentType": "content_type",
@@ -354,7 +354,7 @@ def check_namespace_name(name: object) -> str:
     """Return the name if it is valid for a namespace; raises ConfigurationError otherwise."""
     if not isinstance(name, str) or not _NAMESPACE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"Invalid namespace name: {shown(name)}",
+            f"Invalid namespace name: {quote(name)}",
             hint="Use 2 to 50 letters, digits and '-'; start with a letter and do not end with '-'",
         )
     return name
@@ -368,7 +368,7 @@ def _load(text: str) -> dict[str, Any]:
         )
     try:
         document = json.loads(
-            _STRING_OR_COMMENT.sub(_without_comment, text), object_pairs_hook=_without_doubles
+            _STRING_OR_COMMENT.sub(_without_comment, text), object_pairs_hook=_reject_duplicate_keys
         )
     except json.JSONDecodeError as error:
         raise ConfigurationError(
@@ -388,13 +388,13 @@ def _without_comment(match: re.Match[str]) -> str:
     return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(
-            f"Key {shown(double)} occurs twice in one object of the file",
+            f"Key {quote(double)} occurs twice in one object of the file",
             hint="Remove one of them",
         )
     return values
@@ -414,22 +414,22 @@ def _namespace(values: Mapping[str, Any]) -> NamespaceConfig:
 
 
 def _queue(values: Mapping[str, Any], audience: Audience, place: str) -> QueueDescription:
-    name = name_of(values, f"a queue of {place}")
-    place = f"queue {shown(name)} of {place}"
+    name = read_name(values, f"a queue of {place}")
+    place = f"queue {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties"}, place)
-    with refusals_in(place):
-        settings = own_targets(settings_of(values, _PROPERTIES, place), audience)
+    with errors_in(place):
+        settings = own_targets(read_settings(values, _PROPERTIES, place), audience)
         return QueueDescription(path=name, **settings)
 
 
 _PROPERTIES: Final[dict[str, Reader]] = {
-    "DeadLetteringOnMessageExpiration": taken_as("dead_lettering_on_expiration"),
+    "DeadLetteringOnMessageExpiration": value_as("dead_lettering_on_expiration"),
     "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
     "DuplicateDetectionHistoryTimeWindow": duration_as("duplicate_detection_window_ms"),
     "ForwardDeadLetteredMessagesTo": forward_as("forward_dead_lettered_messages_to"),
     "ForwardTo": forward_as("forward_to"),
     "LockDuration": duration_as("lock_duration_ms"),
-    "MaxDeliveryCount": taken_as("max_delivery_count"),
-    "RequiresDuplicateDetection": taken_as("requires_duplicate_detection"),
-    "RequiresSession": taken_as("requires_session"),
+    "MaxDeliveryCount": value_as("max_delivery_count"),
+    "RequiresDuplicateDetection": value_as("requires_duplicate_detection"),
+    "RequiresSession": value_as("requires_session"),
 }

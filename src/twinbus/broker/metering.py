@@ -161,7 +161,9 @@ class AuditLog:
         lines, self._closed = self._closed, []
         return lines
 
-    def behind(self, commit: Callable[[], None], lines: list[AuditLine]) -> Callable[[], None]:
+    def commit_with_lines(
+        self, commit: Callable[[], None], lines: list[AuditLine]
+    ) -> Callable[[], None]:
         """A commit, followed by writing its lines (rule 2)."""
         at_ms = self._clock.now().wall_ms
 
@@ -240,11 +242,11 @@ class NamespaceMetering:
         """The audit lines of the batches that were closed."""
         return [] if self.audit is None else self.audit.take_closed()
 
-    def written_with(
+    def commit_with_audit(
         self, commit: Callable[[], None], lines: list[AuditLine]
     ) -> Callable[[], None]:
         """The commit, followed by writing the lines to the audit log."""
-        return commit if self.audit is None else self.audit.behind(commit, lines)
+        return commit if self.audit is None else self.audit.commit_with_lines(commit, lines)
 
     async def close(self) -> None:
         """Write what was counted since the last line, and the last line."""

@@ -91,9 +91,9 @@ class ReadGate:
     def _schedule(self) -> None:
         if self._has_backlog and not self.reasons and not self._is_scheduled:
             self._is_scheduled = True
-            self._turns.call_soon(self._take_up)
+            self._turns.call_soon(self._continue)
 
-    def _take_up(self) -> None:
+    def _continue(self) -> None:
         self._is_scheduled = False
         if self._has_backlog and not self.reasons:
             self._work()

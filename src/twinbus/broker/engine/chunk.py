@@ -170,7 +170,7 @@ class Chunk:
         """The first run of returned messages: (index, count)."""
         return next(spans_of(self.returned), (self.count, 0))
 
-    def hand_out(self, start: int, count: int) -> None:
+    def mark_delivered(self, start: int, count: int) -> None:
         """These messages are delivered, from the window or from the returned messages."""
         self.returned &= ~span_mask(start, count)
         # A deferred message is taken from the middle: those before it are still to be delivered.

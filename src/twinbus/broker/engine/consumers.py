@@ -124,7 +124,7 @@ class RoundRobin:
             self.discard(consumer)
 
     @property
-    def has_anyone(self) -> bool:
+    def has_consumers(self) -> bool:
         return bool(self._consumers)
 
     def credit_available(self, consumer: Consumer) -> None:

@@ -119,7 +119,7 @@ class DeliveryStream:
             # A read that ended before the commit was reported has put it into the window.
             return
         has_room = self._window_bytes < READ_AHEAD_BYTES
-        if self.turns.has_anyone and is_next and has_room and chunk.blob is not None:
+        if self.turns.has_consumers and is_next and has_room and chunk.blob is not None:
             self._enter_window(chunk)
         else:
             self._chunk_cache.put_back(chunk)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Pages are removed together: a busy queue writes hundreds of them a second.
 SWEEP_DELAY_MS: Final = 1_000
 # Messages that waited for an original and are checked in one step, about a millisecond.
-LET_IN_COUNT: Final = 256
+ADMITTED_IN_STEP: Final = 256
 # Ids that are removed in one step, about a millisecond; the rest follows with the next timer.
 FORGOTTEN_AT_ONCE: Final = 4_096
 
@@ -61,10 +61,10 @@ class _Page:
         """The ids of messages that the broker itself moves: after a refusal it tries again."""
 
     def ids(self) -> Iterable[bytes]:
-        return _apart(self.digests)
+        return _split_digests(self.digests)
 
 
-def _apart(digests: bytearray) -> Iterable[bytes]:
+def _split_digests(digests: bytearray) -> Iterable[bytes]:
     whole = bytes(digests)
     return (whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES))
 
@@ -80,7 +80,7 @@ class DuplicateHistory:
         self._next_number = self._pages[-1].number + 1 if self._pages else 1
         self._open = _Page()
         self._on_its_way: _Page | None = None
-        self._looked_ms: int | None = None
+        self._last_sweep_ms: int | None = None
         self.waiting: deque[tuple[list[IncomingMessage], CommitCallback | None]] = deque()
         """Sends with a duplicate of a message that is being written, and all later sends."""
 
@@ -101,23 +101,23 @@ class DuplicateHistory:
         dropped as duplicates of a client's message in the same commit, and the store refused the
         commit, they would be lost: the client's message is refused, and the move is tried again.
         """
-        return bool(self.waiting) or self._are_unsure(messages, is_ours)
+        return bool(self.waiting) or self._are_undecided(messages, is_ours)
 
-    def _are_unsure(self, messages: list[IncomingMessage], is_ours: bool) -> bool:
+    def _are_undecided(self, messages: list[IncomingMessage], is_ours: bool) -> bool:
         if self._on_its_way is None and not is_ours:
             return False
         return any(
-            self._is_unsure(digest, is_ours)
+            self._is_undecided(digest, is_ours)
             for digest in map(self._digest, messages)
             if digest is not None
         )
 
-    def _is_unsure(self, digest: bytes, is_ours: bool) -> bool:
+    def _is_undecided(self, digest: bytes, is_ours: bool) -> bool:
         page = self._seen.get(digest)
         if page is None:
             return False
         return page is self._on_its_way or (
-            is_ours and page is self._open and digest not in _apart(page.kept)
+            is_ours and page is self._open and digest not in _split_digests(page.kept)
         )
 
     def remove_duplicates(
@@ -174,7 +174,7 @@ class DuplicateHistory:
     @property
     def can_admit_waiting(self) -> bool:
         """Whether the first waiting send can continue."""
-        return bool(self.waiting) and not self._are_unsure(self.waiting[0][0], is_ours=False)
+        return bool(self.waiting) and not self._are_undecided(self.waiting[0][0], is_ours=False)
 
     def take_waiting(self) -> Iterable[tuple[list[IncomingMessage], CommitCallback | None]]:
         waiting, self.waiting = self.waiting, deque()
@@ -204,7 +204,7 @@ class DuplicateHistory:
         page, self._on_its_way = self._on_its_way, None
         if page is not None:
             self._forget(page, page.digests)
-            for digest in _apart(page.kept):
+            for digest in _split_digests(page.kept):
                 self._note(digest, is_ours=True)
 
     # -- old ids --------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class DuplicateHistory:
 
         Of many ids it removes a part: next_sweep_ms() is in the past then.
         """
-        self._notice_jump(now_ms)
+        self._handle_clock_jump(now_ms)
         through, left = 0, FORGOTTEN_AT_ONCE
         while left > 0 and self._pages and (self._pages[0].at_ms or 0) + window_ms <= now_ms:
             page = self._pages[0]
@@ -233,14 +233,14 @@ class DuplicateHistory:
                 through = page.number
         return through
 
-    def _notice_jump(self, now_ms: int) -> None:
-        if self._looked_ms is None or now_ms < self._looked_ms:
+    def _handle_clock_jump(self, now_ms: int) -> None:
+        if self._last_sweep_ms is None or now_ms < self._last_sweep_ms:
             for page in self._pages:
                 page.at_ms = min(page.at_ms or 0, now_ms)
-        self._looked_ms = now_ms
+        self._last_sweep_ms = now_ms
 
     def _forget(self, page: _Page, digests: bytearray) -> None:
-        for digest in _apart(digests):
+        for digest in _split_digests(digests):
             # The id may have come again since, after the window.
             if self._seen.get(digest) is page:
                 del self._seen[digest]
@@ -256,10 +256,10 @@ def without_duplicates(
     if history.must_wait(messages):
         history.waiting.append((messages, ticket))
         return []
-    return sifted(queue, history, messages, ticket)
+    return drop_duplicates(queue, history, messages, ticket)
 
 
-def sifted(
+def drop_duplicates(
     queue: Queue,
     history: DuplicateHistory,
     messages: list[IncomingMessage],

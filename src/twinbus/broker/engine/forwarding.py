@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FORWARDS_MAX",
     "check_forwarding",
+    "find_rejection",
     "forwarded",
-    "never_taken",
     "own_targets",
     "target_of",
     "target_path",
@@ -241,7 +241,7 @@ def forwarded(
     )
 
 
-def never_taken(message: IncomingMessage, target: QueueDescription) -> DeadLetter | None:
+def find_rejection(message: IncomingMessage, target: QueueDescription) -> DeadLetter | None:
     """Why the target can never accept the message, or None."""
     size, size_max = len(message.record), target.max_message_size_bytes
     if size > size_max:

@@ -40,13 +40,13 @@ class LockRun:
     """A run of messages delivered to one receiver under one lock."""
 
     __slots__ = (
+        "check_at_s",
         "chunk",
         "consumer",
         "count",
         "deadline_s",
         "first_seq",
         "locked_until_ms",
-        "looked_at_s",
         "renewals",
         "renewed_until_s",
         "run_id",
@@ -74,7 +74,7 @@ class LockRun:
         self.deadline_s = deadline_s
         self.locked_until_ms = locked_until_ms
         # When the table checks it next; never later than the first of its locks expires.
-        self.looked_at_s = deadline_s
+        self.check_at_s = deadline_s
         self.consumer = consumer
         # Bits are indexes into the chunk, so that masks of both can be combined.
         self.unsettled = span_mask(start, count)
@@ -144,7 +144,7 @@ class LockTable:
     def _compact(self) -> None:
         """Drop the deadlines of settled runs: most are settled long before they expire."""
         runs = self._runs.values()
-        self._deadlines = [(run.looked_at_s, run.run_id) for run in runs if run.looked_at_s < inf]
+        self._deadlines = [(run.check_at_s, run.run_id) for run in runs if run.check_at_s < inf]
         heapify(self._deadlines)
 
     def find(self, token: bytes, now_s: float) -> tuple[LockRun, int] | None:
@@ -186,8 +186,8 @@ class LockTable:
         run.renewed_until_s[index] = deadline_s
         run.renewals[index] = run.renewals.get(index, 0) + 1
         # Usually the table checks the run earlier and finds the new deadline then.
-        if deadline_s < run.looked_at_s:
-            self._look_at(run, deadline_s)
+        if deadline_s < run.check_at_s:
+            self._schedule_check(run, deadline_s)
 
     def hold(self, run: LockRun) -> None:
         """The lock does not expire: a part of the broker has it, which cannot be disconnected."""
@@ -197,10 +197,10 @@ class LockTable:
         """What is unsettled expires like any other lock."""
         run.deadline_s = deadline_s
         if run.unsettled:
-            self._look_at(run, deadline_s)
+            self._schedule_check(run, deadline_s)
 
-    def _look_at(self, run: LockRun, at_s: float) -> None:
-        run.looked_at_s = at_s
+    def _schedule_check(self, run: LockRun, at_s: float) -> None:
+        run.check_at_s = at_s
         if at_s < inf:
             heappush(self._deadlines, (at_s, run.run_id))
 
@@ -226,8 +226,8 @@ class LockTable:
             mask = run.overdue(now_s)
             if mask:
                 self.release(run, mask)
-            if run.unsettled and run.looked_at_s <= now_s:
-                self._look_at(run, run.next_deadline_s())
+            if run.unsettled and run.check_at_s <= now_s:
+                self._schedule_check(run, run.next_deadline_s())
             if mask:
                 yield run, mask
 

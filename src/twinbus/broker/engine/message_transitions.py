@@ -26,8 +26,8 @@ from twinbus.broker.engine.outcomes import (
     MAX_DELIVERIES,
     TEXT_CHARACTERS_MAX,
     DeadLetter,
-    cut_short,
     dead_lettered,
+    shorten,
     text_bytes,
 )
 from twinbus.common.clock import Instant
@@ -192,7 +192,7 @@ def advance_moves(queue: Queue) -> None:
     indexes = list(islice(_indexes(move.mask), count))
     mask = move.mask & ((2 << indexes[-1]) - 1)
     if not queue.has_room_for(len(indexes) * text_bytes(outcome)):
-        outcome = cut_short(outcome)
+        outcome = shorten(outcome)
     size_before = queue.used_bytes
     moved = [dead_lettered(chunk, index, outcome, path, move.blob) for index in indexes]
     note(queue, MessageEvent.DEAD_LETTERED, chunk, mask, outcome.reason[:TEXT_CHARACTERS_MAX])

@@ -161,7 +161,7 @@ def text_bytes(outcome: DeadLetter) -> int:
     return len(_texts(outcome).pairs)
 
 
-def cut_short(outcome: DeadLetter) -> DeadLetter:
+def shorten(outcome: DeadLetter) -> DeadLetter:
     """The outcome with a short reason, for a full queue."""
     return DeadLetter(outcome.reason[:SHORT_CHARACTERS_MAX])
 

@@ -28,9 +28,9 @@ from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
 from twinbus.broker.engine.delivery_stream import DeliveryStream
 from twinbus.broker.engine.descriptions import QueueDescription
 from twinbus.broker.engine.duplicate_detection import (
-    LET_IN_COUNT,
+    ADMITTED_IN_STEP,
     DuplicateHistory,
-    sifted,
+    drop_duplicates,
     sweep_history,
     without_duplicates,
 )
@@ -63,10 +63,10 @@ from twinbus.broker.engine.write_batch import (
     CommitCallback,
     Frozen,
     IncomingBatch,
-    closed_in,
+    audit_events,
     cost_of,
     freeze,
-    tickets_of,
+    list_tickets,
     undo,
     write_down,
 )
@@ -135,7 +135,7 @@ class Queue:
         self.accessed_at_ms = 0
         self.visit_count = 0
         """Wall time of the last attach or change since the process started."""
-        self._calendar = EngineTimers(self.chunk_cache.grace)
+        self._timers = EngineTimers(self.chunk_cache.grace)
         self._requests: list[Request] = []
         self._load_count = 0
         self._blobs_asked: set[int] = set()
@@ -247,19 +247,19 @@ class Queue:
     def restore_scheduled(self, messages: list[ScheduledSize]) -> None:
         """Scheduled messages stay, because the store refused their removal."""
         seqs = {message.seq for message in messages}
-        self._calendar.restore(seqs)
+        self._timers.restore(seqs)
         self.batch.unscheduled = [seq for seq in self.batch.unscheduled if seq not in seqs]
         self.scheduled_count += len(messages)
         self.byte_count += sum(message.byte_count for message in messages)
         self._requests.append(FindTimes())
 
     def is_still_scheduled(self, seq: int) -> bool:
-        return self._calendar.is_scheduled(seq)
+        return self._timers.is_scheduled(seq)
 
     def _unschedule(self, message: ScheduledSize, what: MessageEvent) -> None:
         if self.audit_sink is not None:
             self.batch.notes.append(MessageEventRange(what, message.seq, 1))
-        self._calendar.unschedule(message.seq)
+        self._timers.unschedule(message.seq)
         self.batch.unscheduled.append(message.seq)
         self.batch.swept = True
         self.scheduled_count -= 1
@@ -292,11 +292,11 @@ class Queue:
 
     def _admit_waiting(self, history: DuplicateHistory) -> None:
         """Check some of the sends that waited for a message that was being written."""
-        left = LET_IN_COUNT
+        left = ADMITTED_IN_STEP
         while left > 0 and history.can_admit_waiting:
             messages, ticket = history.waiting.popleft()
             left -= len(messages)
-            fresh = sifted(self, history, messages, ticket)
+            fresh = drop_duplicates(self, history, messages, ticket)
             if fresh:
                 self._take_in(fresh, ticket)
 
@@ -332,7 +332,7 @@ class Queue:
         """
         yield from write_down(self, frozen, now, ops)
         if self.audit_sink is not None:
-            self.audit_sink.closed(self, closed_in(self, frozen.batch))
+            self.audit_sink.closed(self, audit_events(self, frozen.batch))
 
     def _begin_closing(self, now: Instant) -> None:
         self.accessed_at_ms = now.wall_ms
@@ -340,18 +340,18 @@ class Queue:
 
     def committed(self) -> list[tuple[CommitCallback, range]]:
         """The changes in flight are on disk: make them visible, and return their tickets."""
-        batch = self._landed()
+        batch = self._take_in_flight()
         self._give_back(batch.returns)
         changed = batch.chunks()
         self._mark_saved(changed)
         self._mark_saved(self.saving)
         self._show(self.saving)
         self._release(changed)
-        tickets = list(tickets_of(self, batch))
-        self._end_landing(batch)
+        tickets = list(list_tickets(self, batch))
+        self._finish_commit(batch)
         return tickets
 
-    def land_in_steps(self, tickets: list[tuple[CommitCallback, range]]) -> Iterator[float]:
+    def commit_in_steps(self, tickets: list[tuple[CommitCallback, range]]) -> Iterator[float]:
         """The same in steps: messages become visible in order; ``tickets`` is complete at the end.
 
         Each step yields its cost.
@@ -370,10 +370,10 @@ class Queue:
             self._mark_saved(chunks)
             self._show(chunks)
             yield len(chunks) * CHUNK_COST
-        for waiting in _pieces(tickets_of(self, batch)):
+        for waiting in _pieces(list_tickets(self, batch)):
             tickets += waiting
             yield len(waiting) * TICKET_COST
-        self._end_landing(self._landed())
+        self._finish_commit(self._take_in_flight())
         yield QUEUE_COST
 
     def _give_back(self, returns: list[tuple[Chunk, int]]) -> None:
@@ -385,7 +385,7 @@ class Queue:
 
     def _show(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            self._calendar.note_expiry(chunk.expires_ms)
+            self._timers.note_expiry(chunk.expires_ms)
             if self.sessions is None:
                 self.stream.append_committed(chunk)
             else:
@@ -396,20 +396,20 @@ class Queue:
         for chunk in chunks:
             self.chunk_cache.release(chunk)
 
-    def _end_landing(self, batch: Batch) -> None:
+    def _finish_commit(self, batch: Batch) -> None:
         for arrival in batch.scheduled:
-            self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
-        self._calendar.commit_finished(batch.unscheduled)
+            self._timers.note_due(min(message.due_ms or 0 for message in arrival.messages))
+        self._timers.commit_finished(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
         self.saving = []
         if self.sessions is not None:
-            self.sessions.states_landed(batch.session_states)
+            self.sessions.states_committed(batch.session_states)
         if self.history is not None:
             self.history.commit_finished()
             self._admit_waiting(self.history)
 
-    def _landed(self) -> Batch:
+    def _take_in_flight(self) -> Batch:
         batch = self.in_flight
         if batch is None:
             raise RuntimeError("No batch of this queue is being written to the store")
@@ -424,7 +424,7 @@ class Queue:
 
     def failed(self) -> list[CommitCallback]:
         """The store refused the changes in flight; returns the tickets to refuse."""
-        refused = undo(self, self._landed())
+        refused = undo(self, self._take_in_flight())
         if self.history is not None:
             self._admit_waiting(self.history)
         return refused
@@ -454,7 +454,7 @@ class Queue:
             self.sessions.release(consumer.session, is_failure=False)
             return
         self.stream.turns.discard(consumer)
-        if not self.stream.turns.has_anyone:
+        if not self.stream.turns.has_consumers:
             self.stream.rest()
 
     def credit_available(self, consumer: Consumer) -> None:
@@ -488,7 +488,7 @@ class Queue:
         if blob is None:
             raise RuntimeError("Messages must be in memory to be delivered")
         count = min(free, consumer.room(), GRANT_COUNT_MAX)
-        chunk.hand_out(start, count)
+        chunk.mark_delivered(start, count)
         consumer.credit -= count
         run = None
         if self.audit_sink is not None:
@@ -619,7 +619,7 @@ class Queue:
         """When to call handle_timer(), on the monotonic clock, or None."""
         # Expired locks that must wait for a commit are checked again when it has finished.
         locks_s = None if self._has_states_enough else self.locks.next_deadline_s()
-        times = [locks_s, self._calendar.next_timer_s(now)]
+        times = [locks_s, self._timers.next_timer_s(now)]
         if self.history is not None:
             at_ms = self.history.next_sweep_ms(self.description.duplicate_detection_window_ms)
             times.append(None if at_ms is None else now.later_s(at_ms))
@@ -629,7 +629,7 @@ class Queue:
 
     def handle_timer(self, now: Instant) -> None:
         self.expire_locks(now)
-        self._requests += self._calendar.looks(now)
+        self._requests += self._timers.due_requests(now)
         if self.history is not None:
             sweep_history(self, self.history, now)
 
@@ -639,7 +639,7 @@ class Queue:
         stream = request.stream
         stream.is_loading = False
         self._load_count -= 1
-        if stream.loaded_through == request.after_seq and stream.turns.has_anyone:
+        if stream.loaded_through == request.after_seq and stream.turns.has_consumers:
             stream.append_loaded(loaded, request.through_seq)
             if self.sessions is not None:
                 self.sessions.mark_ready(stream)
@@ -676,7 +676,7 @@ class Queue:
         found = False
         for row in rows:
             found = True
-            if self._calendar.is_scheduled(row.seq):
+            if self._timers.is_scheduled(row.seq):
                 self._unschedule(size_of(row), MessageEvent.DUE)
                 # Its id was checked when it was scheduled. It cannot wait: it leaves the schedule
                 # with this batch, and so must be in it.
@@ -685,8 +685,8 @@ class Queue:
             self._requests.append(FindTimes())
 
     def times_found(self, next_expiry_ms: int | None, next_due_ms: int | None) -> None:
-        self._calendar.note_expiry(next_expiry_ms)
-        self._calendar.note_due(next_due_ms)
+        self._timers.note_expiry(next_expiry_ms)
+        self._timers.note_due(next_due_ms)
 
     def ask_next(self, stream: DeliveryStream) -> None:
         """Request the next chunks of a stream, unless they are being read."""

@@ -273,7 +273,7 @@ class Sessions:
         noted = self._states.get(session)
         return None if noted is None else (noted.state,)
 
-    def states_landed(self, states: dict[str, NotedState]) -> None:
+    def states_committed(self, states: dict[str, NotedState]) -> None:
         """These are on disk; a read that began before may still find the previous ones."""
         if states:
             self._queue.chunk_cache.grace.after_reads(partial(self._forget_states, states))

@@ -93,7 +93,7 @@ class EngineTimers:
         at_ms = _earlier(self._next_expiry_ms, self._next_due_ms)
         return None if at_ms is None else now.monotonic_s + (at_ms - now.wall_ms) / 1000
 
-    def looks(self, now: Instant) -> list[Request]:
+    def due_requests(self, now: Instant) -> list[Request]:
         """The reads for what is due now."""
         requests: list[Request] = []
         if self._next_expiry_ms is not None and self._next_expiry_ms <= now.wall_ms:

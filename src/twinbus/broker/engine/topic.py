@@ -149,11 +149,11 @@ class Topic(Queue):
         self._inbox_bytes = 0
         self._due: set[int] = set()
         """Numbers of scheduled messages that are in ``_own``."""
-        self._going: _Inbound | None = None
+        self._current: _Inbound | None = None
         self._steps: Steps[None] | None = None
-        """The steps of passing on ``_going``."""
+        """The steps of passing on ``_current``."""
         self._reached: dict[Subscription, None] = {}
-        self._sheets = SharedBodyWriter()
+        self._shared_bodies = SharedBodyWriter()
         self._used_bytes_max = 0
         """An upper bound of the subscriptions' bytes; computed again when it gets too high."""
 
@@ -199,7 +199,7 @@ class Topic(Queue):
         """Find out whether rules must be evaluated."""
         self._knows_everyone = True
         self._everyone = (
-            None if self.rule_index.looking_count else self.rule_index.open_subscriptions()
+            None if self.rule_index.evaluated_count else self.rule_index.open_subscriptions()
         )
 
     # -- room -----------------------------------------------------------------------------
@@ -250,21 +250,21 @@ class Topic(Queue):
         left = PLAIN_TURN_COUNT_MAX
         while left > 0 and self.wants_turn:
             if self._steps is None:
-                self._going = inbound = (self._own or self._inbox).popleft()
+                self._current = inbound = (self._own or self._inbox).popleft()
                 left -= len(inbound.messages) + ARRIVAL_COST
-                self._steps = self._passing_on(inbound, now)
+                self._steps = self._pass_on_steps(inbound, now)
             if next(self._steps, True) is None:
                 return
-            self._steps = self._going = None
+            self._steps = self._current = None
             if self._everyone is None:
                 return  # Rules were evaluated, which takes long.
 
-    def _passing_on(self, inbound: _Inbound, now: Instant) -> Steps[None]:
+    def _pass_on_steps(self, inbound: _Inbound, now: Instant) -> Steps[None]:
         """All steps for one send: with 2,000 SQL rules a message takes milliseconds."""
-        looked_at, distribution = yield from self._looking_at(inbound, now)
+        matched, distribution = yield from self._match_steps(inbound, now)
         if self.audit_sink is not None:
-            _give_trails(looked_at, distribution, self.audit_sink)
-        portions = yield from self._placing(distribution)
+            _set_origins(matched, distribution, self.audit_sink)
+        portions = yield from self._place_steps(distribution)
         self._inbox_bytes -= inbound.byte_count
         if self.is_deleted or (inbound.leave is not None and not inbound.leave()):
             return
@@ -274,12 +274,12 @@ class Topic(Queue):
             messages = without_duplicates(self, self.history, messages, ticket)
             if not messages:
                 return
-            if messages != looked_at:
-                again = self._looking_again(messages, looked_at, distribution, now)
+            if messages != matched:
+                again = self._match_again_steps(messages, matched, distribution, now)
                 portions = run_steps(again)
         self._finish(messages, ticket, distribution, portions)
 
-    def _looking_at(
+    def _match_steps(
         self, inbound: _Inbound, now: Instant
     ) -> Steps[tuple[list[IncomingMessage], Distribution]]:
         """Match messages with rules; returns those that are not duplicates, and their copies."""
@@ -306,16 +306,16 @@ class Topic(Queue):
             distribution.give_all(visible, everyone)
         return messages, distribution
 
-    def _looking_again(
+    def _match_again_steps(
         self,
         messages: list[IncomingMessage],
-        looked_at: list[IncomingMessage],
+        matched: list[IncomingMessage],
         distribution: Distribution,
         now: Instant,
     ) -> Steps[list[_Portion]]:
         """The seen ids have changed since: an id was removed, or arrived with another send."""
         distribution.keep(messages)
-        known = set(map(id, looked_at))
+        known = set(map(id, matched))
         for message in messages:
             if message.due_ms is not None or id(message) in known:
                 continue
@@ -324,12 +324,12 @@ class Topic(Queue):
             else:
                 yield from distribution.matching_steps(message, self.rule_index, now, self._chance)
         if self.audit_sink is not None:
-            _give_trails(messages, distribution, self.audit_sink)
-        return (yield from self._placing(distribution))
+            _set_origins(messages, distribution, self.audit_sink)
+        return (yield from self._place_steps(distribution))
 
-    def _placing(self, distribution: Distribution) -> Steps[list[_Portion]]:
+    def _place_steps(self, distribution: Distribution) -> Steps[list[_Portion]]:
         """Place the copies in shared bodies, and collect those of each subscription."""
-        sheets, count = self._sheets, len(distribution.distinct)
+        bodies, count = self._shared_bodies, len(distribution.distinct)
         takers = len(distribution.everyone) + len(distribution.copies) + len(distribution.dead)
         if (
             count >= PLACED_IN_STEP
@@ -337,10 +337,10 @@ class Topic(Queue):
             or (count + 1) * len(distribution.copies) >= GATHERED_IN_STEP
         ):
             # It takes several steps, and a transaction between two of them has its own bodies.
-            sheets = SharedBodyWriter()
+            bodies = SharedBodyWriter()
         placed: dict[int, IncomingMessage] = {}
         for number, (key, message) in enumerate(distribution.distinct.items(), 1):
-            placed[key] = sheets.place(message)
+            placed[key] = bodies.place(message)
             if number % PLACED_IN_STEP == 0:
                 yield
         everything = list(placed.values())
@@ -381,7 +381,7 @@ class Topic(Queue):
         elif ticket is not None:
             self.batch.tickets.append(ticket)
         if self.audit_sink is not None:
-            self._remark(messages, distribution, is_ours=is_ours)
+            self._note_published(messages, distribution, is_ours=is_ours)
         for portion in portions:
             subscription = portion.subscription
             if not subscription.is_deleted:
@@ -389,7 +389,7 @@ class Topic(Queue):
                 self._used_bytes_max += portion.byte_count
                 self._reached[subscription] = None
 
-    def _remark(
+    def _note_published(
         self, messages: list[IncomingMessage], distribution: Distribution, *, is_ours: bool
     ) -> None:
         visible = [message for message in messages if message.due_ms is None]
@@ -410,7 +410,7 @@ class Topic(Queue):
         if not self._knows_everyone:
             self._find_everyone()
         for row in found if self._everyone is not None else found[:DUE_COUNT_MAX]:
-            if self._calendar.is_scheduled(row.seq):
+            if self._timers.is_scheduled(row.seq):
                 self._due.add(row.seq)
                 message = IncomingMessage(row.blob, expiry_of(row.blob, 0))
                 leave = partial(self._leave_schedule, size_of(row))
@@ -419,7 +419,7 @@ class Topic(Queue):
     def _leave_schedule(self, scheduled: ScheduledSize) -> bool:
         """Remove a due message from the schedule, unless it was cancelled meanwhile."""
         self._due.discard(scheduled.seq)
-        is_there = self._calendar.is_scheduled(scheduled.seq)
+        is_there = self._timers.is_scheduled(scheduled.seq)
         if is_there:
             self._unschedule(scheduled, MessageEvent.DUE)
         elif not self._due:
@@ -437,19 +437,19 @@ class Topic(Queue):
 
     def _begin_closing(self, now: Instant) -> None:
         self._reached = {}
-        self._sheets = SharedBodyWriter()
+        self._shared_bodies = SharedBodyWriter()
         super()._begin_closing(now)
 
     def discard(self) -> list[CommitCallback]:
-        inbounds = [*self._inbox, *([] if self._going is None else [self._going])]
+        inbounds = [*self._inbox, *([] if self._current is None else [self._current])]
         waiting = [each.ticket for each in inbounds if each.ticket is not None]
         self._inbox.clear()
         self._own.clear()
-        self._steps = self._going = None
+        self._steps = self._current = None
         return [*super().discard(), *waiting]
 
 
-def _give_trails(
+def _set_origins(
     messages: list[IncomingMessage], distribution: Distribution, audit_sink: AuditSink
 ) -> None:
     """Give a message and its copies the same publication number, before they are placed."""

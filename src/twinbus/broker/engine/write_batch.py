@@ -149,15 +149,15 @@ class Batch:
 class SharedBodyDraft:
     """A shared body that is being filled."""
 
-    __slots__ = ("_records", "_sheet", "_size")
+    __slots__ = ("_body", "_records", "_size")
 
     def __init__(self) -> None:
         self._records: list[bytes] = []
         self._size = 0
-        self._sheet: SharedBody | None = None
+        self._body: SharedBody | None = None
 
     def has_room_for(self, record: bytes) -> bool:
-        if self._sheet is not None or len(self._records) == CHUNK_COUNT_MAX:
+        if self._body is not None or len(self._records) == CHUNK_COUNT_MAX:
             return False
         return not self._records or self._size + len(record) <= CHUNK_BYTES_MAX
 
@@ -167,11 +167,11 @@ class SharedBodyDraft:
         self._size += len(record)
         return len(self._records) - 1
 
-    def sheet(self) -> SharedBody:
+    def body(self) -> SharedBody:
         """The complete body; from now on nothing can be added."""
-        if self._sheet is None:
-            self._sheet = SharedBody(len(self._records), pack_chunk(self._records))
-        return self._sheet
+        if self._body is None:
+            self._body = SharedBody(len(self._records), pack_chunk(self._records))
+        return self._body
 
 
 @dataclass(slots=True)
@@ -219,13 +219,13 @@ def _draft_of(message: IncomingMessage) -> SharedBodyDraft | None:
 
 def packed(messages: list[IncomingMessage]) -> tuple[bytes, SharedBodySelection | None]:
     """The blob of a chunk, and its selection of a shared body, if there is one."""
-    share = _share_of(messages) if type(messages[0]) is SharedMessage else None
+    share = _select_shared_body(messages) if type(messages[0]) is SharedMessage else None
     if share is None or len(messages) < share.sheet.count:
         return pack_chunk([message.record for message in messages]), share
     return share.sheet.blob, share
 
 
-def _share_of(messages: list[IncomingMessage]) -> SharedBodySelection | None:
+def _select_shared_body(messages: list[IncomingMessage]) -> SharedBodySelection | None:
     draft: SharedBodyDraft | None = None
     selection = 0
     for message in messages:
@@ -235,7 +235,7 @@ def _share_of(messages: list[IncomingMessage]) -> SharedBodySelection | None:
         if message.draft is not draft or selection >> message.place:
             return None
         selection |= 1 << message.place
-    return None if draft is None else SharedBodySelection(draft.sheet(), selection)
+    return None if draft is None else SharedBodySelection(draft.body(), selection)
 
 
 # Costs in about microseconds: a queue, a message, a chunk with its row, a change of a stored
@@ -448,7 +448,7 @@ def _put_seen(queue: Queue, frozen: Frozen, ops: list[Op]) -> None:
         ops.append(ForgetSeen(queue.queue_id, frozen.batch.seen_through))
 
 
-def closed_in(queue: Queue, batch: Batch) -> BatchAudit:
+def audit_events(queue: Queue, batch: Batch) -> BatchAudit:
     """The events of the batch that was closed last, for the audit sink."""
     trails = [message.trail for arrival in batch.arrivals for message in arrival.messages]
     records = [message.record for arrival in batch.scheduled for message in arrival.messages]
@@ -456,7 +456,7 @@ def closed_in(queue: Queue, batch: Batch) -> BatchAudit:
     return BatchAudit(queue.saving, trails, scheduled, batch.notes)
 
 
-def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[CommitCallback, range]]:
+def list_tickets(queue: Queue, batch: Batch) -> Iterator[tuple[CommitCallback, range]]:
     """The callbacks for a batch on disk, with the sequence numbers of their messages."""
     for ticket in batch.tickets:
         yield ticket, range(0)

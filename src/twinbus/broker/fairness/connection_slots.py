@@ -30,7 +30,7 @@ from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Final
 
-from twinbus.broker.fairness.shares import ANYBODY, Holder, SharedCapacity
+from twinbus.broker.fairness.shares import NO_TOKEN, Holder, SharedCapacity
 
 __all__ = ["EVICTED", "ConnectionSlots", "Slot", "address_group"]
 
@@ -99,8 +99,8 @@ class Slot:
 
     @property
     def key(self) -> Hashable:
-        """The key of its token; ANYBODY before that."""
-        return ANYBODY if self.holder is None else self.holder.account.key
+        """The key of its token; NO_TOKEN before that."""
+        return NO_TOKEN if self.holder is None else self.holder.account.key
 
     def authenticate(self, key: Hashable = "") -> bool:
         """A valid token was received; False if its key has the maximum of connections."""
@@ -158,7 +158,7 @@ class ConnectionSlots:
     def is_behind(self) -> bool:
         """Whether the next one to be evicted has input that the broker has not handled yet."""
         is_full = self.stranger_count >= self.strangers_max
-        return is_full and self._waits_for_us(self._next_victim())
+        return is_full and self._has_waiting_input(self._next_victim())
 
     def admit(self, address: str, evict: Callable[[], None]) -> Slot:
         """A slot for a new connection; if the pool is full, another stranger is evicted."""
@@ -191,11 +191,11 @@ class ConnectionSlots:
             if not slot.has_session and slot is not newcomer
         )
         for slot in islice(early, ASKED_MAX):
-            if not self._waits_for_us(slot):
+            if not self._has_waiting_input(slot):
                 return slot
         return next(iter(members))
 
-    def _waits_for_us(self, slot: Slot) -> bool:
+    def _has_waiting_input(self, slot: Slot) -> bool:
         return slot.is_owed() or (slot.connection is not None and self.has_unread(slot.connection))
 
     def _evict(self, slot: Slot) -> None:

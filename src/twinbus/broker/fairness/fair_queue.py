@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 
-from twinbus.broker.fairness.shares import ANYBODY, ANYBODY_WEIGHT, KEY_WEIGHT
+from twinbus.broker.fairness.shares import KEY_WEIGHT, NO_TOKEN, NO_TOKEN_WEIGHT
 
 __all__ = ["FairQueue", "Flow", "FlowGroup"]
 
@@ -88,7 +88,7 @@ class FairQueue:
     def join(
         self,
         take_turn: Callable[[], None],
-        key: Hashable = ANYBODY,
+        key: Hashable = NO_TOKEN,
         may_go: Callable[[], bool] = _always,
     ) -> Flow:
         return Flow(self._group(key, may_go), take_turn)
@@ -118,7 +118,7 @@ class FairQueue:
     def _group(self, key: Hashable, may_go: Callable[[], bool]) -> FlowGroup:
         group = self._groups.get(key)
         if group is None:
-            weight = ANYBODY_WEIGHT if key is ANYBODY else KEY_WEIGHT
+            weight = NO_TOKEN_WEIGHT if key is NO_TOKEN else KEY_WEIGHT
             group = self._groups[key] = FlowGroup(key, weight, may_go)
         group.flow_count += 1
         return group

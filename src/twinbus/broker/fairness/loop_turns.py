@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from twinbus.broker.fairness.fair_queue import FairQueue, Flow
-from twinbus.broker.fairness.shares import ANYBODY
+from twinbus.broker.fairness.shares import NO_TOKEN
 
 
 class Loop(Protocol):
@@ -65,7 +65,7 @@ class Turns:
         self.turn_s = TURN_S
         """How long the turn may be that begins now."""
 
-    def join(self, key: Hashable = ANYBODY) -> PeerTurns:
+    def join(self, key: Hashable = NO_TOKEN) -> PeerTurns:
         """Register a connection."""
         return PeerTurns(self, self._queue.join(_nothing, key))
 
@@ -88,7 +88,7 @@ class Turns:
     def spent(self, flow: Flow, seconds: float, own_cost_s: float) -> None:
         # A longer time is mostly not the connection's: the process had to wait for a CPU.
         seconds = min(seconds, 2 * TURN_S)
-        is_stranger = flow.group.key is ANYBODY
+        is_stranger = flow.group.key is NO_TOKEN
         self._spent_s += seconds * STRANGERS_TIME_COUNTS if is_stranger else seconds
         self._queue.charge(flow, seconds, own_cost_s)
 

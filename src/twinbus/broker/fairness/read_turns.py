@@ -57,7 +57,7 @@ class ReaderTurns:
         self._is_choosing = True
         try:
             for _ in range(BEGUN_AT_ONCE):
-                if not self._is_anyone_next:
+                if not self._can_start_next:
                     return
                 place = self.waiting.popleft()
                 place.is_listed = False
@@ -65,18 +65,18 @@ class ReaderTurns:
                     place.start()
         finally:
             self._is_choosing = False
-        if self._is_anyone_next:
+        if self._can_start_next:
             self._later(self.ended)
 
     @property
-    def _is_anyone_next(self) -> bool:
+    def _can_start_next(self) -> bool:
         return bool(self.waiting) and self.shared.used < self.shared.capacity
 
 
 class ReaderPlace:
     """The requests of one connection."""
 
-    __slots__ = ("_is_looking", "_may_have_more", "_turns", "_wanted", "holder", "is_listed")
+    __slots__ = ("_is_starting", "_may_have_more", "_turns", "_wanted", "holder", "is_listed")
 
     def __init__(
         self, turns: ReaderTurns, holder: Holder, may_have_more: Callable[[], bool]
@@ -86,12 +86,12 @@ class ReaderPlace:
         self._wanted: deque[Callable[[], None]] = deque()
         self.holder = holder
         self.is_listed = False
-        self._is_looking = False
+        self._is_starting = False
 
     def begin(self, start: Callable[[], None]) -> bool:
         """Start now (True), or when it is the connection's turn."""
         self._wanted.append(start)
-        self.look()
+        self.start_waiting()
         return not self._wanted
 
     @property
@@ -100,11 +100,11 @@ class ReaderPlace:
             bool(self._wanted) and self.holder.used < LOOKUPS_OF_ONE_MAX and self._may_have_more()
         )
 
-    def look(self) -> None:
+    def start_waiting(self) -> None:
         """Start waiting requests, after a request, a reply, or when replies were read."""
-        if self._is_looking:
+        if self._is_starting:
             return
-        self._is_looking = True
+        self._is_starting = True
         try:
             while not self.is_listed and self.may_start:
                 if self._turns.shared.has_room(self.holder.account):
@@ -113,7 +113,7 @@ class ReaderPlace:
                     self.is_listed = True
                     self._turns.waiting.append(self)
         finally:
-            self._is_looking = False
+            self._is_starting = False
 
     def start(self) -> None:
         self._turns.shared.take(self.holder, 1)
@@ -122,7 +122,7 @@ class ReaderPlace:
     def end(self) -> None:
         """The reply is complete, or was given up."""
         self._turns.shared.give_back(self.holder, 1)
-        self.look()
+        self.start_waiting()
         self._turns.ended()
 
     def close(self) -> None:

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-ANYBODY = None
+NO_TOKEN = None
 """The key of connections without a token."""
-ANYBODY_WEIGHT = 0.25
+NO_TOKEN_WEIGHT = 0.25
 KEY_WEIGHT = 1.0
 
 
@@ -62,7 +62,7 @@ class SharedCapacity:
 
     # -- holders --------------------------------------------------------------------------
 
-    def join(self, key: Hashable = ANYBODY) -> Holder:
+    def join(self, key: Hashable = NO_TOKEN) -> Holder:
         """Register a connection."""
         return Holder(self._account(key))
 
@@ -84,7 +84,7 @@ class SharedCapacity:
     def _account(self, key: Hashable) -> Account:
         account = self._accounts.get(key)
         if account is None:
-            weight = ANYBODY_WEIGHT if key is ANYBODY else KEY_WEIGHT
+            weight = NO_TOKEN_WEIGHT if key is NO_TOKEN else KEY_WEIGHT
             account = self._accounts[key] = Account(key, weight)
         account.holder_count += 1
         return account

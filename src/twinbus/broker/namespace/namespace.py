@@ -463,7 +463,7 @@ class Namespace:
 
     def _hand_over(self, transaction: Transaction) -> None:
         self._committing = transaction
-        commit = self.metering.written_with(
+        commit = self.metering.commit_with_audit(
             partial(self._store.commit, transaction.ops), transaction.audit_lines
         )
         self._writer.submit(
@@ -584,7 +584,7 @@ class Namespace:
     def _tell_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
         for queue in transaction.queues:
             told: list[tuple[CommitCallback, range]] = []
-            yield from queue.land_in_steps(told)
+            yield from queue.commit_in_steps(told)
             for at in range(0, len(told), TOLD_COUNT):
                 for waiting, seqs in told[at : at + TOLD_COUNT]:
                     try:

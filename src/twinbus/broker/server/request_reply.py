@@ -93,7 +93,7 @@ class ReplyLink:
             link.send(payload, self._tag.to_bytes(4, "big"), settled=True)
         if self._link.is_draining:
             self._link.drained()
-        self._peer.reader_place.look()
+        self._peer.reader_place.start_waiting()
         self._peer.wants_flush()
 
     @property

@@ -27,7 +27,7 @@ class AuditedTopic(TopicDriver):
 
     def commit(self) -> None:
         super().commit()
-        self.audit.behind(lambda: None, self.audit.take_closed())()
+        self.audit.commit_with_lines(lambda: None, self.audit.take_closed())()
 
     def is_disk_full(self) -> None:
         super().is_disk_full()

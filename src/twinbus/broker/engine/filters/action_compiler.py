@@ -34,7 +34,7 @@ from twinbus.amqp.codec.types import (
 )
 from twinbus.amqp.errors import EncodeError
 from twinbus.amqp.message.properties import Properties
-from twinbus.broker.engine.filters.expressions import Evaluate, compiled
+from twinbus.broker.engine.filters.expressions import Evaluate, compile_node
 from twinbus.broker.engine.filters.message_view import MessageView
 from twinbus.broker.engine.filters.rule_description import SqlAction
 from twinbus.broker.engine.filters.rule_values import TEXT_CHARACTERS_MAX
@@ -178,7 +178,7 @@ def compile_action(described: SqlAction) -> Callable[[MessageView], Changes]:
 
 
 def _set(statement: Set) -> _Step:
-    target, evaluate = statement.target, compiled(statement.value)
+    target, evaluate = statement.target, compile_node(statement.value)
     return _set_system(target.name, evaluate) if target.is_system else _set_own(target, evaluate)
 
 

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from twinbus.broker.engine.filters.like import FIND_SHARE, LikePattern, pattern_of
+from twinbus.broker.engine.filters.like import FIND_SHARE, LikePattern, compile_pattern
 from twinbus.broker.engine.filters.message_view import MessageView
 from twinbus.broker.engine.filters.rule_values import EXPRESSION_CHARACTERS_MAX
 from twinbus.broker.engine.filters.syntax_tree import (
@@ -79,14 +79,14 @@ _CALCULATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def compiled(node: Node) -> Evaluate:
+def compile_node(node: Node) -> Evaluate:
     """The closure of a tree."""
     return _COMPILERS[type(node)](node)
 
 
-def compiled_condition(node: Node) -> Evaluate:
+def compile_condition(node: Node) -> Evaluate:
     """The closure of a condition. A value that is neither true nor false is unknown."""
-    evaluate = compiled(node)
+    evaluate = compile_node(node)
     if isinstance(node, PREDICATES):
         return evaluate
 
@@ -117,7 +117,7 @@ def _new_id(node: NewId) -> Evaluate:
 
 
 def _property_named(node: PropertyNamed) -> Evaluate:
-    name_of = compiled(node.name)
+    name_of = compile_node(node.name)
 
     def read(message: MessageView) -> Any:
         name = name_of(message)
@@ -130,11 +130,11 @@ def _property_named(node: PropertyNamed) -> Evaluate:
 
 
 def _arithmetic(node: Arithmetic) -> Evaluate:
-    first = compiled(node.first)
+    first = compile_node(node.first)
     if len(node.rest) == 1:
         ((sign, item),) = node.rest
         return _calculated(first, _CALCULATIONS[sign], item)
-    return _chained(first, [(_CALCULATIONS[sign], compiled(item)) for sign, item in node.rest])
+    return _chained(first, [(_CALCULATIONS[sign], compile_node(item)) for sign, item in node.rest])
 
 
 def _calculated(left: Evaluate, combine: Callable[[Any, Any], Any], item: Node) -> Evaluate:
@@ -149,7 +149,7 @@ def _calculated(left: Evaluate, combine: Callable[[Any, Any], Any], item: Node) 
             return result
 
         return with_constant
-    return _chained(left, [(combine, compiled(item))])
+    return _chained(left, [(combine, compile_node(item))])
 
 
 def _chained(first: Evaluate, rest: list[tuple[Callable[[Any, Any], Any], Evaluate]]) -> Evaluate:
@@ -165,7 +165,7 @@ def _chained(first: Evaluate, rest: list[tuple[Callable[[Any, Any], Any], Evalua
 
 
 def _negative(node: Negative) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     return lambda message: negate(item(message))
 
 
@@ -176,11 +176,11 @@ def _comparison(node: Comparison) -> Evaluate:
     test = simple_comparison(node)
     if test is not None:
         return _usual(test)
-    compare, left = _COMPARISONS[node.sign], compiled(node.left)
+    compare, left = _COMPARISONS[node.sign], compile_node(node.left)
     if isinstance(node.right, Constant):
         constant = node.right.value
         return lambda message: compare(left(message), constant)
-    right = compiled(node.right)
+    right = compile_node(node.right)
     if not is_long_comparison(node):
         return lambda message: compare(left(message), right(message))
 
@@ -206,7 +206,7 @@ def is_long_comparison(node: Node) -> bool:
     )
 
 
-class UsualTest(NamedTuple):
+class SimpleComparison(NamedTuple):
     """A comparison of an application property with a number or text."""
 
     name: str
@@ -218,7 +218,7 @@ class UsualTest(NamedTuple):
     """For a property of another kind."""
 
 
-def simple_comparison(node: Node) -> UsualTest | None:
+def simple_comparison(node: Node) -> SimpleComparison | None:
     """The comparison in parts, if it compares an application property with a constant."""
     if not isinstance(node, Comparison):
         return None
@@ -228,10 +228,10 @@ def simple_comparison(node: Node) -> UsualTest | None:
     value, sign = constant.value, node.sign
     if type(value) not in _USUAL_KINDS:
         return None
-    return UsualTest(item.folded, type(value), _OPERATORS[sign], value, _COMPARISONS[sign])
+    return SimpleComparison(item.folded, type(value), _OPERATORS[sign], value, _COMPARISONS[sign])
 
 
-def _usual(test: UsualTest) -> Evaluate:
+def _usual(test: SimpleComparison) -> Evaluate:
     name, kind, holds, constant, compare = test
 
     def usual(message: MessageView) -> bool | None:
@@ -241,7 +241,7 @@ def _usual(test: UsualTest) -> Evaluate:
     return usual
 
 
-def all_usual(tests: list[UsualTest]) -> Evaluate:
+def all_simple(tests: list[SimpleComparison]) -> Evaluate:
     """Simple comparisons, from left to right until one is not true, without a call for each."""
 
     # Python unpacks a plain tuple faster than a named one.
@@ -261,11 +261,11 @@ def all_usual(tests: list[UsualTest]) -> Evaluate:
 
 
 def _in(node: In) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     texts = [choice.value for choice in node.choices if isinstance(choice, Constant)]
     if len(texts) == len(node.choices) and all(type(text) is str for text in texts):
         return _in_texts(item, frozenset(texts))
-    choices = [compiled(choice) for choice in node.choices]
+    choices = [compile_node(choice) for choice in node.choices]
 
     def is_in(message: MessageView) -> bool | None:
         value = item(message)
@@ -294,11 +294,11 @@ def _in_texts(item: Evaluate, texts: frozenset[str]) -> Evaluate:
 
 
 def _like(node: Like) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     if node.shape is not None:
         return _like_fixed(item, node.shape)
-    escape = None if node.escape is None else compiled(node.escape)
-    return _like_varying(item, compiled(node.pattern), escape)
+    escape = None if node.escape is None else compile_node(node.escape)
+    return _like_varying(item, compile_node(node.pattern), escape)
 
 
 def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
@@ -335,7 +335,7 @@ def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) ->
         if type(text) is not str or type(shape) is not str or type(sign) is not str:
             return None
         message.spend(PATTERN_COST * min(len(shape), EXPRESSION_CHARACTERS_MAX))
-        known = pattern_of(shape, None if escape is None else sign)
+        known = compile_pattern(shape, None if escape is None else sign)
         message.spend(known.effort(text))
         return known.matches(text)
 
@@ -347,7 +347,7 @@ PATTERN_COST: Final = 4
 
 
 def _is_null(node: IsNull) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     return lambda message: item(message) is None
 
 
@@ -362,7 +362,7 @@ def _exists(node: Exists) -> Evaluate:
 
 
 def _not(node: Not) -> Evaluate:
-    item = compiled_condition(node.item)
+    item = compile_condition(node.item)
 
     def negated(message: MessageView) -> bool | None:
         value = item(message)
@@ -372,7 +372,7 @@ def _not(node: Not) -> Evaluate:
 
 
 def _and(node: And) -> Evaluate:
-    items = [compiled_condition(item) for item in node.items]
+    items = [compile_condition(item) for item in node.items]
 
     def all_of(message: MessageView) -> bool | None:
         answer: bool | None = True
@@ -388,7 +388,7 @@ def _and(node: And) -> Evaluate:
 
 
 def _or(node: Or) -> Evaluate:
-    items = [compiled_condition(item) for item in node.items]
+    items = [compile_condition(item) for item in node.items]
 
     def any_of(message: MessageView) -> bool | None:
         answer: bool | None = False

@@ -28,8 +28,8 @@ from uuid import UUID
 from twinbus.amqp.codec.types import Timestamp
 from twinbus.broker.engine.filters.expressions import (
     Evaluate,
-    all_usual,
-    compiled_condition,
+    all_simple,
+    compile_condition,
     is_long_comparison,
     simple_comparison,
 )
@@ -71,7 +71,7 @@ class Prefilter:
     """The lookup keys of the values. None: any value, but the property must exist."""
 
 
-def guard_on(is_system: bool, name: str, values: Iterable[Any]) -> Prefilter:
+def make_guard(is_system: bool, name: str, values: Iterable[Any]) -> Prefilter:
     """A guard on values if a lookup finds all equal values, otherwise on existence."""
     found = list(values)
     exact = all(_has_one_key(value) for value in found)
@@ -116,11 +116,11 @@ def compile_sql(
 
 def _all_true(nodes: tuple[Node, ...]) -> Evaluate:
     if len(nodes) == 1:
-        return compiled_condition(nodes[0])
+        return compile_condition(nodes[0])
     tests = [test for test in map(simple_comparison, nodes) if test is not None]
     if len(tests) == len(nodes):
-        return all_usual(tests)
-    items = [compiled_condition(node) for node in nodes]
+        return all_simple(tests)
+    items = [compile_condition(node) for node in nodes]
 
     def all_true(message: MessageView) -> Any:
         for item in items:
@@ -183,7 +183,7 @@ def _comparison_guard(node: Comparison) -> Prefilter | None:
 def _property_guard(item: Property, choices: tuple[Node, ...]) -> Prefilter:
     # NULL equals nothing, so it is not a value to look up.
     values = [c.value for c in choices if isinstance(c, Constant) and c.value is not None]
-    return guard_on(item.is_system, item.folded, values)
+    return make_guard(item.is_system, item.folded, values)
 
 
 def _present(item: Property) -> Prefilter:
@@ -246,8 +246,8 @@ def compile_correlation(
     def matches_user(message: MessageView) -> bool:
         return _all_equal(message.user, user)
 
-    guards = [guard_on(True, name, (value,)) for name, value in system]
-    guards += [guard_on(False, name, (value,)) for name, value in user]
+    guards = [make_guard(True, name, (value,)) for name, value in system]
+    guards += [make_guard(False, name, (value,)) for name, value in user]
     return (matches if system else matches_user), guards
 
 

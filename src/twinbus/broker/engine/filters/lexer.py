@@ -54,10 +54,10 @@ class Token(NamedTuple):
     position: int
 
     def __str__(self) -> str:
-        return "the end" if self.kind is TokenKind.END else quoted(str(self.value))
+        return "the end" if self.kind is TokenKind.END else quote(str(self.value))
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A few characters of a client's text, safe for an error and a log."""
     return "'" + ascii(text[:20])[1:-1] + "'"
 
@@ -71,7 +71,7 @@ def refusal(
     )
 
 
-def tokens_of(expression: str) -> list[Token]:
+def tokenize(expression: str) -> list[Token]:
     """The tokens of ``expression``, END last; ConfigurationError if it is empty."""
     check_text(expression, "the expression", EXPRESSION_CHARACTERS_MAX)
     lexer = _Lexer(expression)
@@ -115,7 +115,7 @@ class _Lexer:
                 self.pos = start + len(symbol)
                 return Token(TokenKind.SYMBOL, symbol, start)
         raise refusal(
-            f"Unexpected character {quoted(self.text[start])}",
+            f"Unexpected character {quote(self.text[start])}",
             start,
             "Start a name with a letter, or put it into [brackets]",
         )
@@ -150,7 +150,7 @@ class _Lexer:
             end = self.text.find(closer, self.pos)
             if end < 0:
                 raise refusal(
-                    f"The character {quoted(self.text[start])} is not closed",
+                    f"The character {quote(self.text[start])} is not closed",
                     start,
                     f"Add {closer}",
                 )

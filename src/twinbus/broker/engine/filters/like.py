@@ -69,20 +69,23 @@ class PatternSegment:
 class LikePattern:
     """A pattern, ready to be compared with texts."""
 
-    __slots__ = ("_cost", "_pieces", "is_anchored", "matches")
+    __slots__ = ("_cost", "_segments", "is_anchored", "matches")
 
     matches: Callable[[str], bool]
     """Whether a whole text matches."""
 
     def __init__(self, pattern: str, escape: str | None = None) -> None:
-        self._pieces = [_piece(signs) for signs in _pieces(pattern, escape)]
-        is_literal = all(piece.literal is not None for piece in self._pieces)
+        self._segments = [_segment(signs) for signs in _segments(pattern, escape)]
+        is_literal = all(segment.literal is not None for segment in self._segments)
         self._cost = 1 if is_literal else FIND_SHARE
-        if any(piece.literal is None and len(piece.signs) > FAST_SIGNS for piece in self._pieces):
+        if any(
+            segment.literal is None and len(segment.signs) > FAST_SIGNS
+            for segment in self._segments
+        ):
             self._cost = 2 * FIND_SHARE
-        self.is_anchored = is_literal and len(self._pieces) <= 2
+        self.is_anchored = is_literal and len(self._segments) <= 2
         """Only the beginning and the end of a text are compared."""
-        self.matches = _usual(self._pieces) or self._matches
+        self.matches = _usual(self._segments) or self._matches
 
     def effort(self, text: str) -> int:
         """The maximum cost of a comparison, in characters that are read one by one."""
@@ -91,7 +94,7 @@ class LikePattern:
         return effort if self._cost == 1 or text.isascii() else 2 * effort
 
     def _matches(self, text: str) -> bool:
-        first, last = self._pieces[0], self._pieces[-1]
+        first, last = self._segments[0], self._segments[-1]
         if not first.fits_at(text, 0):
             return False
         if first is last:
@@ -99,16 +102,16 @@ class LikePattern:
         position, stop = len(first.signs), len(text) - len(last.signs)
         if position > stop or not last.fits_at(text, stop):
             return False
-        for piece in self._pieces[1:-1]:
-            position = piece.end_of_first(text, position, stop)
+        for segment in self._segments[1:-1]:
+            position = segment.end_of_first(text, position, stop)
             if position < 0:
                 return False
         return True
 
 
-def _usual(pieces: list[PatternSegment]) -> Callable[[str], bool] | None:
+def _usual(segments: list[PatternSegment]) -> Callable[[str], bool] | None:
     """The most frequent patterns as Python functions: x, x%, %x and %x%."""
-    literals = [piece.literal for piece in pieces]
+    literals = [segment.literal for segment in segments]
     match literals:
         case [str(word)]:
             return lambda text: text == word
@@ -122,7 +125,7 @@ def _usual(pieces: list[PatternSegment]) -> Callable[[str], bool] | None:
             return None
 
 
-def pattern_of(pattern: str, escape: str | None) -> LikePattern:
+def compile_pattern(pattern: str, escape: str | None) -> LikePattern:
     """A pattern that is a value of a message: no longer than one in a rule can be."""
     if len(pattern) > EXPRESSION_CHARACTERS_MAX:
         raise FilterError(f"A LIKE pattern has more than {EXPRESSION_CHARACTERS_MAX} characters")
@@ -137,7 +140,7 @@ def _escaped(characters: Iterator[str]) -> str:
     raise FilterError("A LIKE pattern ends with its escape character")
 
 
-def _piece(signs: list[Sign]) -> PatternSegment:
+def _segment(signs: list[Sign]) -> PatternSegment:
     any_steps = 0
     for index, sign in enumerate(signs):
         if sign is None:
@@ -150,17 +153,17 @@ def _piece(signs: list[Sign]) -> PatternSegment:
     return PatternSegment(tuple(signs), literal, steps, any_steps)
 
 
-def _pieces(pattern: str, escape: str | None) -> list[list[Sign]]:
+def _segments(pattern: str, escape: str | None) -> list[list[Sign]]:
     """The signs between the %; the character after the escape character has no special meaning."""
-    pieces: list[list[Sign]] = [[]]
+    segments: list[list[Sign]] = [[]]
     characters = iter(pattern)
     for char in characters:
         if char == escape:
-            pieces[-1].append(_escaped(characters))
+            segments[-1].append(_escaped(characters))
         elif char == "%":
-            pieces.append([])
+            segments.append([])
         else:
-            pieces[-1].append(None if char == "_" else char)
+            segments[-1].append(None if char == "_" else char)
     # Several % in a row are one; the first and the last segment keep their places.
-    inner = [signs for signs in pieces[1:-1] if signs]
-    return [pieces[0], *inner, pieces[-1]] if len(pieces) > 1 else pieces
+    inner = [signs for signs in segments[1:-1] if signs]
+    return [segments[0], *inner, segments[-1]] if len(segments) > 1 else segments

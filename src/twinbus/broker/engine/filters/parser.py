@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from twinbus.broker.engine.filters.lexer import Token, TokenKind, quoted, refusal, tokens_of
+from twinbus.broker.engine.filters.lexer import Token, TokenKind, quote, refusal, tokenize
 from twinbus.broker.engine.filters.like import LikePattern
 from twinbus.broker.engine.filters.rule_values import INT64_MAX, NESTING_MAX, PropertyValue
 from twinbus.broker.engine.filters.syntax_tree import (
@@ -64,7 +64,7 @@ _SCOPES: Final = ("sys", "user")
 
 def parse_filter(expression: str, parameters: Mapping[str, PropertyValue]) -> Node:
     """The condition of ``expression``; ConfigurationError if it is not a condition."""
-    parser = _Parser(tokens_of(expression), parameters)
+    parser = _Parser(tokenize(expression), parameters)
     node = parser.condition(parser.expression(_OR), parser.tokens[0])
     parser.expect_end()
     return node
@@ -72,7 +72,7 @@ def parse_filter(expression: str, parameters: Mapping[str, PropertyValue]) -> No
 
 def parse_action(expression: str, parameters: Mapping[str, PropertyValue]) -> list[Statement]:
     """The statements of an action, in order."""
-    parser = _Parser(tokens_of(expression), parameters)
+    parser = _Parser(tokenize(expression), parameters)
     statements = []
     while parser.token.kind is not TokenKind.END:
         statements.append(parser.statement())
@@ -291,7 +291,7 @@ class _Parser:
     def _parameter(self, token: Token) -> Node:
         if token.value.lower() not in self.parameters:
             raise refusal(
-                f"Parameter {quoted(token.value)} has no value",
+                f"Parameter {quote(token.value)} has no value",
                 token.position,
                 "Add a value to the parameters of the rule",
             )
@@ -312,7 +312,7 @@ class _Parser:
             node = PropertyNamed(self.operand(_SUM))
         else:
             raise refusal(
-                f"Unknown function {quoted(token.value)}",
+                f"Unknown function {quote(token.value)}",
                 token.position,
                 "Use newid() or property(name)",
             )

@@ -17,7 +17,7 @@ from twinbus.broker.engine.filters.rule_values import (
     RULE_NAME_CHARACTERS_MAX,
     PropertyValue,
     check_text,
-    checked_values,
+    check_values,
     values_from_dict,
     values_to_dict,
 )
@@ -71,7 +71,7 @@ class CorrelationFilter:
             value = getattr(self, name)
             if value is not None:
                 check_text(value, f"{name} of a correlation filter")
-        checked = checked_values(self.properties, "the properties of a correlation filter")
+        checked = check_values(self.properties, "the properties of a correlation filter")
         object.__setattr__(self, "properties", checked)
 
     def to_dict(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _check_rule_name(name: object) -> None:
 
 
 def _settle_parameters(described: SqlFilter | SqlAction) -> None:
-    parameters = checked_values(described.parameters, "the parameters of an expression")
+    parameters = check_values(described.parameters, "the parameters of an expression")
     object.__setattr__(described, "parameters", parameters)
 
 

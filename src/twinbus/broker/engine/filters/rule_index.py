@@ -183,7 +183,7 @@ class RuleIndex(Generic[K]):
         self._counts = RuleCounts()
         self.correlation_filter_count = 0
         """Rules with a correlation filter; the others are reported as SQL filters."""
-        self.looking_count = 0
+        self.evaluated_count = 0
         """Rules that read a message, or change it."""
         self._open: Counter[K] = Counter()
         """How many rules of a subscription match every message and do not change it."""
@@ -336,7 +336,7 @@ class RuleIndex(Generic[K]):
         if isinstance(kind, CorrelationFilter):
             self.correlation_filter_count += change
         if rule.has_action or not isinstance(kind, TrueFilter | FalseFilter):
-            self.looking_count += change
+            self.evaluated_count += change
         elif isinstance(kind, TrueFilter):
             self._open[subscription] += change
             if not self._open[subscription]:

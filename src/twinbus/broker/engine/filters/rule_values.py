@@ -76,7 +76,7 @@ _INT32_MAX: Final = 2**31 - 1
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
+def check_values(values: object, what: str) -> dict[str, PropertyValue]:
     """A copy of ``values`` with every name and value checked."""
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"{what} must be a mapping of names to values")
@@ -167,7 +167,7 @@ def values_from_dict(stored: object, what: str) -> dict[str, PropertyValue]:
     if not isinstance(stored, Mapping):
         raise ConfigurationError(f"{what} must be a mapping of names to values")
     values = {name: _from_dict(value, name, what) for name, value in stored.items()}
-    return checked_values(values, what)
+    return check_values(values, what)
 
 
 def _to_dict(value: PropertyValue) -> dict[str, Any]:

@@ -61,10 +61,10 @@ def plain(value: Any) -> Any:
     convert = _PLAIN.get(type(value))
     if convert is not None:
         return convert(value)
-    return timestamp_of(value) if type(value) is datetime else value
+    return to_timestamp(value) if type(value) is datetime else value
 
 
-def timestamp_of(moment: datetime) -> Timestamp:
+def to_timestamp(moment: datetime) -> Timestamp:
     """A time as an AMQP timestamp; one without a time zone is in UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

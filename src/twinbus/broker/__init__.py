@@ -24,8 +24,9 @@ data_repair         examine a data directory, and write a repaired copy
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from twinbus.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from twinbus.broker.broker import Broker, NamespaceSpec
@@ -51,26 +52,18 @@ __all__ = [
     "TopicDescription",
 ]
 
+# The whole broker takes 0.4 s to load, and commands need small parts of it.
 _MODULES: Final = {
-    "Broker": "broker",
-    "BrokerOptions": "options",
-    "EntityStatus": "engine.descriptions",
-    "Fault": "faults",
-    "NamespaceSpec": "broker",
-    "QueueDescription": "engine.descriptions",
-    "Scope": "faults",
-    "SubscriptionDescription": "engine.descriptions",
-    "ThrottleThresholds": "options",
-    "TopicDescription": "engine.descriptions",
+    "Broker": "twinbus.broker.broker",
+    "BrokerOptions": "twinbus.broker.options",
+    "EntityStatus": "twinbus.broker.engine.descriptions",
+    "Fault": "twinbus.broker.faults",
+    "NamespaceSpec": "twinbus.broker.broker",
+    "QueueDescription": "twinbus.broker.engine.descriptions",
+    "Scope": "twinbus.broker.faults",
+    "SubscriptionDescription": "twinbus.broker.engine.descriptions",
+    "ThrottleThresholds": "twinbus.broker.options",
+    "TopicDescription": "twinbus.broker.engine.descriptions",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """The whole broker takes 0.4 s to load, and commands need small parts of it."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES, __all__)

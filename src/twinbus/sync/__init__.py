@@ -10,9 +10,9 @@ which that lives: there is one implementation.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from twinbus.common.lazy_exports import lazy_exports
 from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
 from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import (
@@ -154,12 +154,7 @@ __all__ = [
     "read_journal",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "EmbeddedNamespace":  # It brings a whole broker along: only for who wants one.
-        return importlib.import_module("twinbus.drivers.embedded").EmbeddedNamespace
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# It loads a whole broker, which only some programs need.
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"EmbeddedNamespace": "twinbus.drivers.embedded"}, __all__
+)

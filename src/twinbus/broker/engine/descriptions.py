@@ -155,7 +155,8 @@ class QueueDescription:
         display = self.display_path or self.path
         if parse_entity_path(display) != canonical:
             raise ConfigurationError(
-                f"Property display_path {display!r} does not match the path {canonical!r}"
+                f"Property display_path {display!r} does not match the path {canonical!r}",
+                hint="Use the same path in both, in any letter case",
             )
         # A frozen dataclass may still finish its own construction.
         object.__setattr__(self, "path", canonical)

@@ -70,7 +70,7 @@ class CorrelationFilter:
         for name in SYSTEM_CONDITIONS:
             value = getattr(self, name)
             if value is not None:
-                check_text(value, f"{name} of a correlation filter")
+                check_text(value, f"Property {name} of a correlation filter")
         checked = check_values(self.properties, "the properties of a correlation filter")
         object.__setattr__(self, "properties", checked)
 

@@ -83,7 +83,7 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class _SessionCounts:
+class _ActiveCounts:
     """The counts of a session with messages, or with a lock."""
 
     active_count: int = 0
@@ -105,7 +105,7 @@ class Sessions:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._counts: dict[str, _SessionCounts] = {}
+        self._counts: dict[str, _ActiveCounts] = {}
         self._filled: dict[str, None] = {}
         """Sessions with messages, locked or not, in the order in which they got their first."""
         self._free: dict[str, None] = {}
@@ -125,7 +125,7 @@ class Sessions:
         """Load the sessions of the store, oldest first."""
         self._queue.grow_states(state_bytes)
         for row in rows:
-            self._counts[row.session] = _SessionCounts(row.active_count, row.last_seq)
+            self._counts[row.session] = _ActiveCounts(row.active_count, row.last_seq)
             if row.active_count > 0:
                 self._filled[row.session] = None
             self._offer(row.session)
@@ -175,7 +175,7 @@ class Sessions:
 
     def _lock(self, session: str, owner: object, lost: Notification, now: Instant) -> SessionLock:
         self._free.pop(session, None)
-        counts = self._counts.setdefault(session, _SessionCounts())
+        counts = self._counts.setdefault(session, _ActiveCounts())
         duration_ms = self._queue.description.lock_duration_ms
         lock = SessionLock(
             session,
@@ -318,7 +318,7 @@ class Sessions:
     def arrived(self, chunk: Chunk) -> None:
         """A new chunk is on disk."""
         session = chunk.session or ""
-        counts = self._counts.setdefault(session, _SessionCounts())
+        counts = self._counts.setdefault(session, _ActiveCounts())
         counts.active_count += chunk.count
         if counts.active_count > 0:
             self._filled.setdefault(session)
@@ -333,7 +333,7 @@ class Sessions:
 
     def left(self, session: str, message_count: int) -> None:
         """Count messages that were removed or deferred, possibly before arrived() counted them."""
-        counts = self._counts.setdefault(session, _SessionCounts())
+        counts = self._counts.setdefault(session, _ActiveCounts())
         counts.active_count -= message_count
         if counts.active_count <= 0:
             self._filled.pop(session, None)
@@ -341,7 +341,7 @@ class Sessions:
 
     def returning(self, session: str) -> None:
         """Messages will be returned when their delivery count is on disk."""
-        self._counts.setdefault(session, _SessionCounts()).returning_count += 1
+        self._counts.setdefault(session, _ActiveCounts()).returning_count += 1
 
     def returned(self, session: str) -> None:
         """The messages are returned."""

@@ -1,9 +1,9 @@
 """The changes for the next commit: the open batch, its store operations and shared bodies.
 
 One transaction of the store contains the batches of all changed queues. While it is being written,
-the next batch collects changes. If the store refuses it (disk full), the requests of clients fail,
-and what the broker itself does (a move to the dead-letter queue, an expiry) stays and is tried
-again (``undo``).
+the next batch collects changes. If the store refuses it (disk full), clients get an error and their
+new messages are dropped; settlements, expiries and the broker's own moves stay and are tried again
+(``undo``).
 
 A batch is closed at one moment (``freeze``), with its sequence numbers and counters; later changes
 belong to the next one. Then it is turned into operations in steps (``write_down``). Sequence

@@ -169,7 +169,7 @@ def test_case_35_an_expiry_of_5000_digits_is_not_even_read(
     broker: BrokerProcess, stranger: WireClient, forger: Forger
 ) -> None:
     """M6: the length of the token decides."""
-    assert "2048 characters" in refusal(broker, stranger, forger.signed(se="9" * 5_000))
+    assert "2048" in refusal(broker, stranger, forger.signed(se="9" * 5_000))
 
 
 def test_case_36_the_last_second_of_the_calendar_is_taken(

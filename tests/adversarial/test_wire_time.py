@@ -243,7 +243,7 @@ async def test_case_168_one_authorized_connection_too_many_hears_so(
         refused = await asyncio.to_thread(one_too_many, namespace)
         assert repr(refused) == "close(amqp:resource-limit-exceeded)"
         assert [record.message for record in caplog.records] == [
-            "namespace demo: too many connections"
+            "Namespace demo: too many connections"
         ]
         # A slot that becomes free can be taken again.
         first.close()

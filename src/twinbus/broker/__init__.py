@@ -1,21 +1,25 @@
 """The embedded, durable Service Bus broker.
 
-broker              Broker: start it, stop it, its namespaces and connection strings
-running_namespace   a namespace while it is served, and after it was stopped
+broker              Broker: start, stop, namespaces, administration port
+running_namespace   a namespace while it runs, and after it was stopped
+options             everything about a broker that can be set
 namespace/          one namespace: its entities, its store, its commits
 server/             one client connection and its links, over AMQP
-listener/           listening ports, which tell AMQP, HTTP and TLS apart; certificates
+listener/           listening ports, which distinguish AMQP, HTTP and TLS; certificates
 http/               administration over HTTP, in ATOM and in JSON
 engine/             pure: what a queue, a topic and a session do
-storage/            where it is kept
-access/             who may do what
+storage/            the data directory, its SQLite stores, their checks and repair
+access/             access rules, tokens, and what a connection may do
 fairness/           how clients share time, memory and connections
 faults/             failures that can be switched on
-metering            what was done, counted
-throttle            when to say ServerBusy; read_gate whether a connection is read from
-emulator_config     the official emulator's Config.json
-violation_log       what the log says about peers that break the protocol
-data_repair         what is wrong with a data directory, and a new one without it
+metering            operations log and audit log of a namespace
+throttle            when a send is refused with ServerBusy
+read_gate           when a connection is read from
+file_descriptors    how many connections the open-file limit allows
+secure_random       random numbers for lock tokens
+emulator_config     the Config.json of the official emulator
+violation_log       log lines about clients that break the protocol
+data_repair         examine a data directory, and write a repaired copy
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ broker/listener/listeners.py).
 
 Rule 1: the listener of a namespace opens after its store was recovered and checked.
 Rule 2: loopback only, unless the options name another address.
-Rule 3: whatever is served in plain text is served over TLS on the same port too.
+Rule 3: what is available in plain text is available over TLS on the same port too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NamespaceSpec:
     subscriptions: Sequence[SubscriptionConfig] = field(default=())
     """Like the queues; an existing subscription keeps its rules too."""
     tls_port: int | None = None
-    """One more port, for TLS alone: 5671 is where clients without the emulator flag go."""
+    """One more port, for TLS alone: clients without the emulator flag connect to 5671."""
 
 
 class Broker:
@@ -80,7 +80,7 @@ class Broker:
         directory = self.options.data_directory
         self._directory = None if directory is None else DataDirectory(directory)
         self._keys = KeyRing(directory)
-        self.tls = _keeper(self.options)
+        self.tls = _certificate_store(self.options)
         self.administration: ListenerSet | None = None
         self.namespaces: dict[str, RunningNamespace] = {}
         self._turns: Turns | None = None
@@ -100,11 +100,11 @@ class Broker:
         await self.close()
 
     async def add_namespace(self, spec: NamespaceSpec) -> RunningNamespace:
-        """Recover a namespace, open its port and make sure its queues exist."""
+        """Recover a namespace, open its port and create the entities that do not exist."""
         name = check_namespace_name(spec.name).lower()
         if name in self.namespaces:
             raise ConfigurationError(
-                f"The namespace {name!r} is served already", hint="Name each one once"
+                f"Namespace {name!r} is already running", hint="Use each namespace name once"
             )
         self._watch_clock()
         namespace = Namespace(
@@ -129,25 +129,26 @@ class Broker:
         return running
 
     def shared_turns(self) -> Turns:
-        """The namespaces share a loop, and so its time."""
+        """The turns of all namespaces: they share the event loop and its time."""
         if self._turns is None:
             self._turns = Turns(asyncio.get_running_loop())
         return self._turns
 
     def _store(self, name: str) -> Store:
         if self._directory is None:
-            # A namespace that is stopped and started again remembers, in memory too.
+            # A namespace that is stopped and started again keeps its messages, in memory too.
             return self._memory_stores.setdefault(name, MemoryStore())
         path: Path = self._directory.namespace_store_path(name)
         return SqliteStore(path)
 
     @property
     def ca_path(self) -> Path | None:
-        """What clients trust to use TLS here; made if need be. None with a certificate given."""
+        """The CA certificate that clients must trust, created if missing; None if the options
+        have a certificate."""
         return self.tls.ca_path
 
     async def open_administration(self) -> ListenerSet | None:
-        """Open the HTTP port of the whole broker, if the options want one."""
+        """Open the HTTP port of the whole broker, if the options have one."""
         port = self.options.admin_port
         if port is None or self.administration is not None:
             return self.administration
@@ -156,14 +157,14 @@ class Broker:
         self.administration = entrance
         return entrance
 
-    # -- namespaces come and go -----------------------------------------------------------
+    # -- stopping and starting namespaces -------------------------------------------------
 
     async def stop_namespace(self, name: str) -> None:
-        """Really close one namespace; the others notice nothing (rule M9)."""
+        """Close one namespace, its port and its store; the others are not affected (rule M9)."""
         running = self.namespaces.pop(name.lower(), None)
         if running is None:
             raise ConfigurationError(
-                f"The namespace {name[:60]!r} is not served", hint="Add it first"
+                f"Namespace {name[:60]!r} is not running", hint="Add the namespace first"
             )
         access = running.access
         await running.close()
@@ -175,16 +176,16 @@ class Broker:
         )
 
     async def start_namespace(self, name: str) -> RunningNamespace:
-        """Serve a stopped namespace again, on the port it had."""
+        """Start a stopped namespace again, on the same port."""
         stopped = self.stopped.get(name.lower())
         if stopped is None:
             raise ConfigurationError(
-                f"The namespace {name[:60]!r} was not stopped", hint="Add it, if it is a new one"
+                f"Namespace {name[:60]!r} is not stopped", hint="Add it as a new namespace"
             )
         return await self.add_namespace(stopped.spec)
 
     async def remove_namespace(self, name: str) -> None:
-        """Stop a namespace and forget that it was here; what it keeps on disk stays there."""
+        """Stop a namespace and remove it from this broker; its data directory stays."""
         if name.lower() not in self.stopped:
             await self.stop_namespace(name)
         self.stopped.pop(name.lower(), None)
@@ -193,11 +194,12 @@ class Broker:
     # -- time -----------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Move the clock; whatever falls due by that happens at once."""
+        """Move the clock forward; everything that becomes due happens at once."""
         if not isinstance(self._clock, AdjustableClock):
             raise ConfigurationError(
-                "This broker's clock cannot be moved",
-                hint="Start it with an AdjustableClock, or serve --adjustable-clock",
+                "The clock of this broker cannot be advanced",
+                hint="Start the broker with `twinbus serve --adjustable-clock`, or create it with "
+                "an AdjustableClock",
             )
         self._clock.advance(seconds)
 
@@ -211,18 +213,18 @@ class Broker:
             self._unsubscribe = self._clock.subscribe(partial(self._clock_moved, loop))
 
     def _clock_moved(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Whoever moves the clock from the loop finds everything done; a thread has to wait."""
+        """Done at once when the loop's thread moves the clock; another thread only schedules it."""
         if asyncio._get_running_loop() is not loop:
-            loop.call_soon_threadsafe(self._look_at_clock)
+            loop.call_soon_threadsafe(self._apply_clock)
         else:
-            self._look_at_clock()
+            self._apply_clock()
 
-    def _look_at_clock(self) -> None:
+    def _apply_clock(self) -> None:
         for running in self.namespaces.values():
             running.access.clock_moved()
 
     async def close(self) -> None:
-        """Stop cleanly: what was accepted is on disk, and every peer was told goodbye."""
+        """Stop cleanly: what was accepted is on disk, and every connection was closed."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -237,7 +239,7 @@ class Broker:
         self.tls.close()
 
 
-def _keeper(options: BrokerOptions) -> CertificateStore:
+def _certificate_store(options: BrokerOptions) -> CertificateStore:
     given = None
     if options.tls_certificate is not None and options.tls_key is not None:
         given = (options.tls_certificate, options.tls_key)
@@ -246,7 +248,7 @@ def _keeper(options: BrokerOptions) -> CertificateStore:
 
 
 async def provide(namespace: Namespace, spec: NamespaceSpec) -> None:
-    """Make sure that the namespace has what the spec names: all of it, or nothing is changed."""
+    """Create the entities of the spec that do not exist: all of them, or nothing is changed."""
     queues = [
         QueueDescription(path=each) if isinstance(each, str) else each for each in spec.queues
     ]

@@ -1,14 +1,14 @@
-"""What is wrong with a data directory, and a new one with everything that can be read from it.
+"""Examine a data directory, and write a new one with everything that can be read from it.
 
     <data>/keys.json                   the access rules of all namespaces
     <data>/tls/                        the certificate authority
     <data>/namespace-<name>/store.db   each namespace, examined by ``storage.repair``
 
-The directory of one namespace can be examined alone; what is written then is one of the same kind.
+The directory of one namespace can be examined alone; the new one is then of the same kind.
 
-Rule 1: the directory that is examined is not changed, and nobody serves it meanwhile.
+Rule 1: the examined directory is not changed, and no broker can open it meanwhile.
 Rule 2: a new directory appears whole or not at all: it is built under another name beside it.
-Rule 3: what is not damaged is copied as it is, keys and certificates among it.
+Rule 3: what is not damaged is copied as it is, also keys and certificates.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DataReport:
 
     data: Path
     findings: list[Finding] = field(default_factory=list)
-    """What is wrong beside the stores."""
+    """What is wrong outside the stores."""
     namespaces: list[NamespaceReport] = field(default_factory=list)
     repaired: Path | None = None
     """The new data directory."""
@@ -94,9 +94,9 @@ def examine_data(
     scratch: Path | None = None,
     progress: Progress | None = None,
 ) -> DataReport:
-    """Look at a data directory; with ``into``, write a new one with all that can be read.
+    """Examine a data directory; with ``into``, write a new one with all that can be read.
 
-    ``scratch`` is where copies are made meanwhile, which need as much room as the largest store.
+    ``scratch`` is a directory for temporary copies, which need as much space as the largest store.
     """
     stores = _stores_in(data)
     if into is not None:
@@ -104,10 +104,10 @@ def examine_data(
     with ExitStack() as stack:
         stack.enter_context(reserved(data))
         if STORE_NAME in {path.name for path in stores.values() if path.parent == data}:
-            # The lock of a single namespace is the one of the directory that it is in.
+            # A single namespace is locked by the lock file of the data directory around it.
             stack.enter_context(reserved(data.parent))
         report = DataReport(data)
-        report.findings += _look_at_keys(data / KEYS_NAME)
+        report.findings += _check_keys(data / KEYS_NAME)
         if into is None:
             _examine(report, stores, None, _scratch(scratch), progress)
             return report
@@ -129,7 +129,7 @@ def _stores_in(data: Path) -> dict[str, Path]:
     """Namespace -> its store file."""
     if not data.is_dir():
         raise ConfigurationError(
-            f"{os.fspath(data)!r} is not a directory", hint="Give the data directory of a broker"
+            f"{os.fspath(data)!r} is not a directory", hint="Name the data directory of a broker"
         )
     try:
         inside = sorted(data.iterdir())
@@ -140,21 +140,21 @@ def _stores_in(data: Path) -> dict[str, Path]:
         }
     except OSError as error:
         raise ConfigurationError(
-            f"the directory {os.fspath(data)!r} cannot be read: {error.strerror}",
-            hint="Run it as the user that runs the broker",
+            f"Directory {os.fspath(data)!r} cannot be read: {error.strerror}",
+            hint="Run the command as the user that runs the broker",
         ) from error
     if not found and any(each.name.startswith(STORE_NAME) for each in inside):
         found = {data.resolve().name.removeprefix(NAMESPACE_PREFIX): data / STORE_NAME}
     if not found:
         raise ConfigurationError(
-            f"no store found in {os.fspath(data)!r}",
-            hint="Give the directory that `twinbus serve --data` has, or the one of a namespace",
+            f"No store found in {os.fspath(data)!r}",
+            hint="Name the directory of `twinbus serve --data`, or that of one namespace in it",
         )
     for path in found.values():
         if path.exists() and not os.access(path, os.R_OK):
             raise ConfigurationError(
-                f"the store {os.fspath(path)!r} cannot be read",
-                hint="Run it as the user that runs the broker",
+                f"Store {os.fspath(path)!r} cannot be read",
+                hint="Run the command as the user that runs the broker",
             )
     return found
 
@@ -162,13 +162,13 @@ def _stores_in(data: Path) -> dict[str, Path]:
 def _check_target(data: Path, into: Path) -> None:
     if into.exists() or into.is_symlink():
         raise ConfigurationError(
-            f"{os.fspath(into)!r} exists already",
-            hint="Choose another directory with --into, or remove that one",
+            f"{os.fspath(into)!r} already exists",
+            hint="Choose a directory that does not exist with --into",
         )
     if into.resolve().is_relative_to(data.resolve()):
         raise ConfigurationError(
-            f"{os.fspath(into)!r} is inside the directory that is examined",
-            hint="Choose a directory outside of it with --into",
+            f"{os.fspath(into)!r} is inside the examined directory {os.fspath(data)!r}",
+            hint="Choose a directory outside it with --into",
         )
 
 
@@ -200,7 +200,7 @@ def _examine(
         report.namespaces.append(NamespaceReport(name, store))
 
 
-def _look_at_keys(path: Path) -> Iterator[Finding]:
+def _check_keys(path: Path) -> Iterator[Finding]:
     try:
         mode = path.stat().st_mode & 0o777
         parse_keys(path.read_bytes(), path)
@@ -209,25 +209,26 @@ def _look_at_keys(path: Path) -> Iterator[Finding]:
     except (ConfigurationError, OSError):
         yield Finding(
             kind=FindingKind.KEYS_UNREADABLE,
-            sentence=f"The key file {path.name!r} cannot be read.",
-            repair="It is left out: the broker makes new keys, and clients need the new ones. "
-            "Restore it from a backup if there is one.",
+            sentence=f"Key file {path.name!r} cannot be read.",
+            repair="The file is left out: the broker generates new keys, which all clients need. "
+            "Restore the file from a backup if there is one.",
         )
         return
     if mode & 0o077:
         yield Finding(
             kind=FindingKind.KEYS_EXPOSED,
-            sentence=f"The key file {path.name!r} is open to others (mode {mode:o}), so the broker "
-            "refuses it.",
-            repair="The copy is for its owner only. Make new keys if another user may have read "
-            "them.",
+            sentence=f"Key file {path.name!r} is readable by other users (mode {mode:o}), so the "
+            "broker rejects it.",
+            repair="The copy is readable by its owner only. Generate new keys if another user may "
+            "have read them.",
         )
 
 
 def _copy_rest(report: DataReport, data: Path, into: Path) -> None:
     """Everything that is not a store: keys, certificates, logs.
 
-    What cannot be read is said and left out: a finished repair is worth more than a log file.
+    What cannot be read becomes a finding and is left out: a finished repair is worth more than a
+    log file.
     """
     leave_out = {data / _LOCK_NAME}
     if any(each.kind is FindingKind.KEYS_UNREADABLE for each in report.findings):
@@ -250,7 +251,7 @@ def _copy_inside(report: DataReport, source: Path, target: Path, leave_out: set[
             continue
         copy = target / path.name
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            what = "it is neither a file nor a directory itself"
+            what = "it is a symbolic link or a special file"
             report.findings.append(_not_copied(report.data, path, what, Severity.WARNING))
         elif path.is_dir():
             copy.mkdir(exist_ok=True)
@@ -261,8 +262,8 @@ def _copy_inside(report: DataReport, source: Path, target: Path, leave_out: set[
 
 
 def _copy_file(source: Path, target: Path) -> str | None:
-    """Copy one file; why it cannot be read, if it cannot. A full disk is an error as ever."""
-    blocks = _blocks_of(source)
+    """Copy one file; return why it cannot be read, or None. A full disk raises OSError."""
+    blocks = _read_blocks(source)
     with target.open("wb") as file:
         while True:
             try:
@@ -277,7 +278,7 @@ def _copy_file(source: Path, target: Path) -> str | None:
     return None
 
 
-def _blocks_of(path: Path) -> Iterator[bytes]:
+def _read_blocks(path: Path) -> Iterator[bytes]:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         while block := os.read(handle, _BLOCK_BYTES):
@@ -292,6 +293,6 @@ def _not_copied(
     return Finding(
         kind=FindingKind.FILE_UNREADABLE,
         sentence=f"{os.fspath(path.relative_to(data))!r} cannot be copied: {reason}.",
-        repair="It is left out. Copy it yourself if it is needed.",
+        repair="It is left out. Copy it by hand if it is needed.",
         severity=severity,
     )

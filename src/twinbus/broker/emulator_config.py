@@ -1,27 +1,20 @@
-"""The Config.json of the official emulator.
+"""The ``Config.json`` of the official Service Bus emulator, read into descriptions.
 
-Words that the parts of ``Config.json`` have in common: objects, lists, durations.
-
-Every refusal says where in the file something is wrong.
-
-The topics of a ``Config.json``, with their subscriptions and rules.
-
-    Topics[]           Name, Properties, Subscriptions[]
-      Subscriptions[]  Name, Properties, Rules[]
-        Rules[]        Name, Properties (FilterType, CorrelationFilter | SqlFilter, Action)
+    UserConfig
+      Namespaces[]           Name, Queues[], Topics[]
+        Queues[]             Name, Properties
+        Topics[]             Name, Properties, Subscriptions[]
+          Subscriptions[]    Name, Properties, Rules[]
+            Rules[]          Name, Properties (FilterType, CorrelationFilter | SqlFilter, Action)
+      Logging                ignored: this broker has its own log settings
 
 A subscription without rules gets every message, as in the emulator.
 
-The ``Config.json`` of the official Service Bus emulator, read into descriptions.
-
-    UserConfig
-      Namespaces[]  Name, Queues[] (Name, Properties), Topics[] (emulator_config.py)
-      Logging       read over: this broker logs its own way
-
-Rule 1: everything in the file takes effect or is refused; nothing is skipped in silence.
-Rule 2: what the file leaves out has our defaults, not the emulator's: a message does not
-        expire after an hour because nobody said otherwise.
-Rule 3: the limits are ours too. A file that the emulator refuses for its size is fine here.
+Rule 1: everything in the file takes effect or is refused; nothing is skipped silently. An error
+        names the place in the file.
+Rule 2: what the file leaves out has our defaults, not the emulator's: without a time to live a
+        message does not expire after an hour.
+Rule 3: the limits are ours too. A file that the emulator refuses for its size is accepted here.
 """
 
 from __future__ import annotations
@@ -61,17 +54,17 @@ __all__ = [
     "audience_in",
     "check_namespace_name",
     "duration_as",
+    "errors_in",
     "expect_distinct",
     "expect_keys",
     "forward_as",
-    "name_of",
     "parse_config_json",
     "parse_duration_ms",
     "parse_topics",
-    "refusals_in",
-    "settings_of",
-    "shown",
-    "taken_as",
+    "quote",
+    "read_name",
+    "read_settings",
+    "value_as",
 ]
 
 DURATION_LENGTH_MAX: Final = 64
@@ -85,17 +78,17 @@ _DURATION = re.compile(
 
 
 def parse_duration_ms(text: object) -> int | None:
-    """An ISO-8601 duration in milliseconds; None for .NET's longest, which means never.
+    """An ISO 8601 duration in milliseconds; None for .NET's longest, which means never.
 
-    Years and months are refused: nobody knows how many milliseconds they have.
+    Years and months are refused: they have no fixed length.
     """
     match = None
     if isinstance(text, str) and len(text) <= DURATION_LENGTH_MAX and text != "P":
         match = _DURATION.fullmatch(text)
     if match is None:
         raise ConfigurationError(
-            f"{shown(text)} is not a duration of days, hours, minutes and seconds",
-            hint="Write it like PT30S, PT5M or P1DT12H",
+            f"Invalid ISO 8601 duration: {quote(text)}",
+            hint="Use days, hours, minutes and seconds, for example PT30S, PT5M or P1DT12H",
         )
     days, hours, minutes, seconds = (
         int(match[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
@@ -105,8 +98,8 @@ def parse_duration_ms(text: object) -> int | None:
     return None if total_ms >= DURATION_MS_MAX else total_ms
 
 
-def taken_as(name: str) -> Callable[[Any], dict[str, Any]]:
-    """Taken as it is: the description checks kind and range."""
+def value_as(name: str) -> Callable[[Any], dict[str, Any]]:
+    """The value unchanged: the description checks its type and range."""
     return lambda value: {name: value}
 
 
@@ -115,7 +108,7 @@ def duration_as(name: str) -> Callable[[Any], dict[str, Any]]:
 
 
 def forward_as(name: str) -> Callable[[Any], dict[str, Any]]:
-    """The emulator writes "" for nowhere."""
+    """The emulator writes "" for no forwarding."""
     return lambda value: {name: value or None}
 
 
@@ -123,8 +116,8 @@ def expect_keys(values: Mapping[str, Any], known: set[str], place: str) -> None:
     for key in values:
         if key not in known:
             raise ConfigurationError(
-                f"{place} has a key {shown(key)}, which has no meaning there",
-                hint=f"Known are {', '.join(sorted(known))}",
+                f"Unknown key {quote(key)} in {place}",
+                hint=f"Use one of: {', '.join(sorted(known))}",
             )
 
 
@@ -133,39 +126,43 @@ def expect_distinct(names: list[str], what: str) -> None:
     for name in names:
         if name in seen:
             raise ConfigurationError(
-                f"there are two {what} named {name!r}", hint="Rename or remove one"
+                f"Duplicate name {name!r} among the {what}", hint="Rename or remove one of them"
             )
         seen.add(name)
 
 
 def as_object(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{place} is missing or not an object", hint="Write { … } there")
+        raise ConfigurationError(
+            f"{place} is missing or not a JSON object", hint="Write it as { … }"
+        )
     return value
 
 
 def as_list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ConfigurationError(f"{place} is missing or not a list", hint="Write [ … ] there")
+        raise ConfigurationError(
+            f"{place} is missing or not a JSON array", hint="Write it as [ … ]"
+        )
     return value
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     return f"{value!a:.80}"
 
 
 Reader = Callable[[Any], dict[str, Any]]
-"""From a value in the file to settings of a description."""
+"""Turns a value in the file into settings of a description."""
 
 
 def audience_in(namespace: str) -> Audience:
-    """The hosts by which a file can mean its namespace: its name, and this machine."""
+    """The host names that can stand for the namespace in a file: its name, and this machine."""
     name = namespace.lower()
     return Audience(LOOPBACK_NAMES | {name, f"{name}.servicebus.windows.net"}, 0)
 
 
-def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:
-    """The settings that the Properties of an entity stand for."""
+def read_settings(values: Mapping[str, Any], readers: Mapping[str, Reader], place: str) -> Any:
+    """The settings of a description, from the Properties of an entity."""
     properties = as_object(values.get("Properties", {}), f"Properties of {place}")
     expect_keys(properties, set(readers), f"Properties of {place}")
     settings: dict[str, Any] = {}
@@ -174,28 +171,28 @@ def settings_of(values: Mapping[str, Any], readers: Mapping[str, Reader], place:
     return settings
 
 
-def name_of(values: Mapping[str, Any], what: str) -> str:
+def read_name(values: Mapping[str, Any], what: str) -> str:
     name = values.get("Name")
     if not isinstance(name, str):
-        raise ConfigurationError(f"{what} has no Name", hint="Give it one")
+        raise ConfigurationError(f"{what} has no Name", hint="Add a Name")
     return name
 
 
 @contextmanager
-def refusals_in(place: str) -> Iterator[None]:
-    """A refusal of a value says where in the file it stands."""
+def errors_in(place: str) -> Iterator[None]:
+    """Adds the place in the file to errors about a value."""
     try:
         yield
     except ConfigurationError as error:
-        raise ConfigurationError(f"in {place}: {error.sentence}", hint=error.hint) from error
+        raise ConfigurationError(f"In {place}: {error.sentence}", hint=error.hint) from error
 
 
 class SubscriptionConfig(NamedTuple):
-    """A subscription to have, and its rules if it is made."""
+    """A subscription, and the rules it gets when it is created."""
 
     description: SubscriptionDescription
     rules: list[RuleDescription] | None = None
-    """None is the rule that lets every message in."""
+    """None is the default rule, which every message matches."""
 
 
 class TopicsConfig(NamedTuple):
@@ -206,7 +203,7 @@ class TopicsConfig(NamedTuple):
 
 
 def parse_topics(values: object, audience: Audience, place: str) -> TopicsConfig:
-    """Read the Topics of a namespace; raises ConfigurationError with the place and a way out."""
+    """Read the Topics of a namespace; raises ConfigurationError with the place and a hint."""
     found = TopicsConfig([], [])
     for item in as_list(values, f"Topics of {place}"):
         _add_topic(as_object(item, f"a topic of {place}"), audience, place, found)
@@ -216,11 +213,11 @@ def parse_topics(values: object, audience: Audience, place: str) -> TopicsConfig
 def _add_topic(
     values: Mapping[str, Any], audience: Audience, place: str, found: TopicsConfig
 ) -> None:
-    name = name_of(values, f"a topic of {place}")
-    place = f"topic {shown(name)} of {place}"
+    name = read_name(values, f"a topic of {place}")
+    place = f"topic {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties", "Subscriptions"}, place)
-    with refusals_in(place):
-        found.topics.append(TopicDescription(path=name, **settings_of(values, _TOPIC, place)))
+    with errors_in(place):
+        found.topics.append(TopicDescription(path=name, **read_settings(values, _TOPIC, place)))
     listed = as_list(values.get("Subscriptions", []), f"Subscriptions of {place}")
     subscriptions = [
         _subscription(as_object(item, f"a subscription of {place}"), audience, name, place)
@@ -234,11 +231,11 @@ def _add_topic(
 def _subscription(
     values: Mapping[str, Any], audience: Audience, topic: str, place: str
 ) -> SubscriptionConfig:
-    name = name_of(values, f"a subscription of {place}")
-    place = f"subscription {shown(name)} of {place}"
+    name = read_name(values, f"a subscription of {place}")
+    place = f"subscription {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties", "Rules"}, place)
-    with refusals_in(place):
-        settings = own_targets(settings_of(values, _SUBSCRIPTION, place), audience)
+    with errors_in(place):
+        settings = own_targets(read_settings(values, _SUBSCRIPTION, place), audience)
         description = SubscriptionDescription(path=f"{topic}/subscriptions/{name}", **settings)
     listed = as_list(values.get("Rules", []), f"Rules of {place}")
     rules = [_rule(as_object(item, f"a rule of {place}"), place) for item in listed]
@@ -247,16 +244,16 @@ def _subscription(
 
 
 def _rule(values: Mapping[str, Any], place: str) -> RuleDescription:
-    name = name_of(values, f"a rule of {place}")
-    place = f"rule {shown(name)} of {place}"
+    name = read_name(values, f"a rule of {place}")
+    place = f"rule {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties"}, place)
     properties = as_object(values.get("Properties", {}), f"Properties of {place}")
     expect_keys(properties, {"FilterType", *_FILTERS.values(), "Action"}, f"Properties of {place}")
-    with refusals_in(place):
+    with errors_in(place):
         return RuleDescription(name, _filter(properties, place), _action(properties, place))
 
 
-# FilterType -> the key that holds the filter.
+# FilterType -> the key of the filter.
 _FILTERS: Final = {"Correlation": "CorrelationFilter", "Sql": "SqlFilter"}
 
 
@@ -268,7 +265,7 @@ def _filter(properties: Mapping[str, Any], place: str) -> Filter:
     wanted = _FILTERS.get(kind) if isinstance(kind, str) else None
     if wanted is None or given != [wanted]:
         raise ConfigurationError(
-            f"the FilterType {shown(kind)} does not say what the filter is",
+            f"FilterType {quote(kind)} does not match the filter of the rule",
             hint="Use Correlation with a CorrelationFilter, or Sql with a SqlFilter",
         )
     values = as_object(properties[wanted], f"{wanted} of {place}")
@@ -289,23 +286,23 @@ def _expression(values: Mapping[str, Any], place: str) -> str:
     expect_keys(values, {"SqlExpression"}, place)
     expression = values.get("SqlExpression")
     if not isinstance(expression, str):
-        raise ConfigurationError(f"{place} has no SqlExpression")
+        raise ConfigurationError(f"{place} has no SqlExpression", hint="Add a SqlExpression")
     return expression
 
 
 _TOPIC: Final[dict[str, Reader]] = {
     "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
     "DuplicateDetectionHistoryTimeWindow": duration_as("duplicate_detection_window_ms"),
-    "RequiresDuplicateDetection": taken_as("requires_duplicate_detection"),
+    "RequiresDuplicateDetection": value_as("requires_duplicate_detection"),
 }
 _SUBSCRIPTION: Final[dict[str, Reader]] = {
-    "DeadLetteringOnMessageExpiration": taken_as("dead_lettering_on_expiration"),
+    "DeadLetteringOnMessageExpiration": value_as("dead_lettering_on_expiration"),
     "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
     "ForwardDeadLetteredMessagesTo": forward_as("forward_dead_lettered_messages_to"),
     "ForwardTo": forward_as("forward_to"),
     "LockDuration": duration_as("lock_duration_ms"),
-    "MaxDeliveryCount": taken_as("max_delivery_count"),
-    "RequiresSession": taken_as("requires_session"),
+    "MaxDeliveryCount": value_as("max_delivery_count"),
+    "RequiresSession": value_as("requires_session"),
 }
 _CORRELATION: Final = {
     "ContentType": "content_type",
@@ -329,7 +326,7 @@ _STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTA
 
 
 class NamespaceConfig(NamedTuple):
-    """One namespace and the entities that it starts with."""
+    """One namespace and its entities."""
 
     name: str
     queues: list[QueueDescription]
@@ -338,7 +335,7 @@ class NamespaceConfig(NamedTuple):
 
 
 def parse_config_json(text: str) -> list[NamespaceConfig]:
-    """Read a whole file; raises ConfigurationError with the place and a way out."""
+    """Read a whole file; raises ConfigurationError with the place and a hint."""
     document = _load(text)
     expect_keys(document, {"UserConfig"}, "the file")
     user_config = as_object(document.get("UserConfig"), "UserConfig")
@@ -346,18 +343,19 @@ def parse_config_json(text: str) -> list[NamespaceConfig]:
     listed = as_list(user_config.get("Namespaces"), "UserConfig.Namespaces")
     namespaces = [_namespace(as_object(item, "a namespace")) for item in listed]
     if not namespaces:
-        raise ConfigurationError("UserConfig.Namespaces is empty", hint="Name one namespace")
+        raise ConfigurationError(
+            "UserConfig.Namespaces is empty", hint="Add at least one namespace"
+        )
     expect_distinct([namespace.name.lower() for namespace in namespaces], "namespaces")
     return namespaces
 
 
 def check_namespace_name(name: object) -> str:
-    """The name, if a namespace may have it; raises ConfigurationError otherwise."""
+    """Return the name if it is valid for a namespace; raises ConfigurationError otherwise."""
     if not isinstance(name, str) or not _NAMESPACE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{shown(name)} is no name for a namespace",
-            hint="Use 2 to 50 letters, digits and '-', beginning with a letter and not ending "
-            "with '-'",
+            f"Invalid namespace name: {quote(name)}",
+            hint="Use 2 to 50 letters, digits and '-'; start with a letter and do not end with '-'",
         )
     return name
 
@@ -365,20 +363,21 @@ def check_namespace_name(name: object) -> str:
 def _load(text: str) -> dict[str, Any]:
     if len(text) > CONFIG_LENGTH_MAX:
         raise ConfigurationError(
-            f"the file has more than {CONFIG_LENGTH_MAX} characters", hint="Split it in two"
+            f"The file has {len(text)} characters, the maximum is {CONFIG_LENGTH_MAX}",
+            hint="Split the file",
         )
     try:
         document = json.loads(
-            _STRING_OR_COMMENT.sub(_without_comment, text), object_pairs_hook=_without_doubles
+            _STRING_OR_COMMENT.sub(_without_comment, text), object_pairs_hook=_reject_duplicate_keys
         )
     except json.JSONDecodeError as error:
         raise ConfigurationError(
-            f"line {error.lineno} of the file is not JSON: {error.msg}",
-            hint="Comments are allowed, anything else is as in JSON",
+            f"Line {error.lineno} of the file is not valid JSON: {error.msg}",
+            hint="Correct the line; only comments may differ from JSON",
         ) from error
     except RecursionError:
         raise ConfigurationError(
-            "the file is nested too deeply", hint="Check its brackets"
+            "The JSON of the file is nested too deeply", hint="Check its brackets"
         ) from None
     return as_object(document, "the file")
 
@@ -389,13 +388,14 @@ def _without_comment(match: re.Match[str]) -> str:
     return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(
-            f"{shown(double)} stands twice in one object of the file", hint="Leave one of them out"
+            f"Key {quote(double)} occurs twice in one object of the file",
+            hint="Remove one of them",
         )
     return values
 
@@ -414,22 +414,22 @@ def _namespace(values: Mapping[str, Any]) -> NamespaceConfig:
 
 
 def _queue(values: Mapping[str, Any], audience: Audience, place: str) -> QueueDescription:
-    name = name_of(values, f"a queue of {place}")
-    place = f"queue {shown(name)} of {place}"
+    name = read_name(values, f"a queue of {place}")
+    place = f"queue {quote(name)} of {place}"
     expect_keys(values, {"Name", "Properties"}, place)
-    with refusals_in(place):
-        settings = own_targets(settings_of(values, _PROPERTIES, place), audience)
+    with errors_in(place):
+        settings = own_targets(read_settings(values, _PROPERTIES, place), audience)
         return QueueDescription(path=name, **settings)
 
 
 _PROPERTIES: Final[dict[str, Reader]] = {
-    "DeadLetteringOnMessageExpiration": taken_as("dead_lettering_on_expiration"),
+    "DeadLetteringOnMessageExpiration": value_as("dead_lettering_on_expiration"),
     "DefaultMessageTimeToLive": duration_as("default_ttl_ms"),
     "DuplicateDetectionHistoryTimeWindow": duration_as("duplicate_detection_window_ms"),
     "ForwardDeadLetteredMessagesTo": forward_as("forward_dead_lettered_messages_to"),
     "ForwardTo": forward_as("forward_to"),
     "LockDuration": duration_as("lock_duration_ms"),
-    "MaxDeliveryCount": taken_as("max_delivery_count"),
-    "RequiresDuplicateDetection": taken_as("requires_duplicate_detection"),
-    "RequiresSession": taken_as("requires_session"),
+    "MaxDeliveryCount": value_as("max_delivery_count"),
+    "RequiresDuplicateDetection": value_as("requires_duplicate_detection"),
+    "RequiresSession": value_as("requires_session"),
 }

@@ -1,12 +1,12 @@
-"""How many connections the descriptors of a process are enough for.
+"""How many connections the open-file limit of the process allows.
 
 A connection needs one descriptor. A process that runs out of them can neither accept a client nor
 open a file, so there are never more connections than descriptors.
 
-Rule 1: whoever serves raises the soft limit of its process to the hard one, and says what it got.
-Rule 2: what is too little is shared out: a part for the files of the broker, an eighth at most for
-        strangers, and the rest for clients, evenly among the namespaces.
-Rule 3: what is left beside all of them may keep evicted strangers open (broker/listener/tarpit.py).
+Rule 1: `twinbus serve` raises the soft limit of its process to the hard one, and reports it.
+Rule 2: too few descriptors are divided: a part for the files of the broker, at most an eighth for
+        connections without a token, and the rest for clients, evenly among the namespaces.
+Rule 3: descriptors that are left may keep evicted connections open (broker/listener/tarpit.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["fit_connections", "raise_descriptor_limit"]
 RESERVED: Final = 96
 RESERVED_PER_NAMESPACE: Final = 16
 STRANGERS_SHARE: Final = 8
-# Where descriptors are left, a tarpit has so many times the places of strangers.
+# If descriptors are left, the tarpit has this many times strangers_max places.
 TARPIT_SHARE: Final = 16
 CONNECTIONS_MIN: Final = 8
 
 
 def raise_descriptor_limit() -> int | None:
-    """Have as many descriptors as the system allows; how many those are, None for no limit."""
+    """Raise the limit of open files to the maximum; returns it, or None for no limit."""
     if sys.platform == "win32":
         return None
     import resource
@@ -41,7 +41,7 @@ def raise_descriptor_limit() -> int | None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError):
-            pass  # macOS says "unlimited" and means less; what there is stays.
+            pass  # macOS reports "unlimited" and allows less; the limit stays as it is.
     return None if soft == resource.RLIM_INFINITY else soft
 
 
@@ -64,7 +64,7 @@ def fit_connections(
     )
     if connections_max < min(CONNECTIONS_MIN, options.connections_max):
         raise ConfigurationError(
-            f"the process may open {descriptor_max} files, which is too few for a broker",
-            hint="Raise the limit with `ulimit -n`, or LimitNOFILE in a unit of systemd",
+            f"The limit of {descriptor_max} open files is too low for a broker",
+            hint="Raise the limit with `ulimit -n`, or with LimitNOFILE in a systemd unit",
         )
     return replace(options, strangers_max=strangers_max, connections_max=connections_max)

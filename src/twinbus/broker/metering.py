@@ -1,23 +1,24 @@
-"""The metering of a namespace: operations and audit.
+"""The metering of a namespace: its operations log and its audit log.
 
-The audit log: one line for each thing that happens to a message, if the operator asks.
+The audit log is optional and has one line for each event of a message:
 
     {"version":1,"run":"5f0c…","number":12,"namespace":"demo","at":"…","entity":"orders",
      "event":"stored","sequence_number":7,"message_id":"order-7","bytes":311}
     {"version":1,"run":"5f0c…","number":19,"namespace":"demo","at":"…","entity":"orders",
      "event":"dead-lettered","sequence_number":7,"reason":"MaxDeliveryCountExceeded"}
 
-The books of one namespace: its meter, and the logs that it is written to if it has a place.
+Without a directory, operations are only counted.
 
-Rule 1: ids, never bodies. Lines with bytes carry the message id, as text like a client's audit and
-        receipts; the others the sequence number, which is enough to find it. In a backlog queue
-        the destination stands beside the id.
-Rule 2: the lines of a commit are written when it has succeeded, and before anybody is told of
-        it. A kill loses lines only of what nobody was told; a machine that stops may lose more.
-Rule 3: a message that was moved here says from where, and which number it had there; and which one
-        it got where it was sent to first. What a topic took and the copies that it made of it have
-        the number of their publication in common.
-Rule 4: what expires says when.
+Rule 1: ids, never bodies. Lines with bytes have the message id, as text like the audit log of
+        a client and the receipts; the others have the sequence number, which is enough to find it.
+        In a backlog queue the destination follows the id.
+Rule 2: the lines of a commit are written when it has succeeded, and before any client gets its
+        acknowledgement. A killed process loses only lines of changes that were not acknowledged;
+        a machine that stops may lose more.
+Rule 3: the line of a moved message has the entity and the number that it had before, and the
+        number that it got in its first entity. The message that a topic received and its copies
+        have the same publication number.
+Rule 4: the line of a message with a time to live has its expiry.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ AuditLine = dict[str, Any]
 
 
 class AuditLog:
-    """The witness of all queues of a namespace."""
+    """The audit sink of all queues of a namespace."""
 
     def __init__(
         self,
@@ -69,23 +70,23 @@ class AuditLog:
         self._clock = clock
         self._submit: Submit | None = None
         self._closed: list[AuditLine] = []
-        """Of the batches that the next commit takes."""
+        """Lines of the batches in the next commit."""
 
     def start(self, submit: Submit) -> None:
-        """From now on; ``submit`` runs a job that may wait for the disk."""
+        """Write from now on; ``submit`` runs a job that may wait for the disk."""
         self._submit = submit
         at_ms = self._clock.now().wall_ms
         submit(lambda: self._lines.opened(at_ms))
 
     def stop(self) -> None:
-        """Submit nothing more: who ran the jobs is about to end."""
+        """Submit no more jobs: their thread is about to end."""
         self._submit = None
 
     def close(self) -> None:
-        """Write that it was the end; may wait for the disk."""
+        """Write the last line; may wait for the disk."""
         self._lines.closed(self._clock.now().wall_ms)
 
-    # -- what is told ---------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------
 
     def next_publication(self) -> int:
         self._publication += 1
@@ -95,7 +96,7 @@ class AuditLog:
         trails = iter(batch.trails)
         for chunk in batch.stored:
             lines = self._run(queue, MessageEvent.STORED, chunk, chunk.blob or b"", 0, chunk.count)
-            self._closed += [{**line, **_way(next(trails))} for line in lines]
+            self._closed += [{**line, **_origin_fields(next(trails))} for line in lines]
         for seq, record in batch.scheduled:
             self._closed.append(self._named(queue, MessageEvent.SCHEDULED, record, seq))
         for note in batch.notes:
@@ -121,7 +122,7 @@ class AuditLog:
     ) -> Iterator[AuditLine]:
         if isinstance(note, UnstoredMessageEvent):
             line = self._named(queue, note.what, note.message.record, None)
-            line |= _way(note.message.trail)
+            line |= _origin_fields(note.message.trail)
             if note.takers is not None:
                 line["copies"] = sum(not each.is_deleted for each in note.takers)
             yield line
@@ -160,15 +161,17 @@ class AuditLog:
         lines, self._closed = self._closed, []
         return lines
 
-    def behind(self, commit: Callable[[], None], lines: list[AuditLine]) -> Callable[[], None]:
-        """A commit with its lines behind it (rule 2)."""
+    def commit_with_lines(
+        self, commit: Callable[[], None], lines: list[AuditLine]
+    ) -> Callable[[], None]:
+        """A commit, followed by writing its lines (rule 2)."""
         at_ms = self._clock.now().wall_ms
 
-        def commit_and_tell() -> None:
+        def commit_and_log() -> None:
             commit()
             self._lines.append(at_ms, lines)
 
-        return commit_and_tell if lines else commit
+        return commit_and_log if lines else commit
 
     def _write(self, lines: list[AuditLine]) -> None:
         if lines and self._submit is not None:
@@ -176,18 +179,18 @@ class AuditLog:
             self._submit(lambda: self._lines.append(at_ms, lines))
 
 
-def _way(trail: MessageOrigin | None) -> AuditLine:
-    """What is told of how a message came here (rule 3)."""
+def _origin_fields(trail: MessageOrigin | None) -> AuditLine:
+    """The fields about where a message was before (rule 3)."""
     if trail is None:
         return {}
-    told: AuditLine = {}
+    fields: AuditLine = {}
     if trail.entity:
-        told |= {"from_entity": trail.entity, "from_sequence_number": trail.number}
-    return told if trail.publication is None else {**told, "publication": trail.publication}
+        fields |= {"from_entity": trail.entity, "from_sequence_number": trail.number}
+    return fields if trail.publication is None else {**fields, "publication": trail.publication}
 
 
 class NamespaceMetering:
-    """Kept from the first touch of a namespace to its close."""
+    """The meter and the logs of one namespace, from its start to its close."""
 
     def __init__(
         self,
@@ -218,7 +221,7 @@ class NamespaceMetering:
 
     @property
     def run(self) -> str | None:
-        """What the lines of this run are called; None where none are written."""
+        """The id of this run in every line; None without logs."""
         return None if self._operations is None else self._operations.run
 
     def start(self, timers: Timers, submit: Callable[[Callable[[], None]], None]) -> None:
@@ -229,24 +232,24 @@ class NamespaceMetering:
             self._operations.start(timers, submit)
 
     def stop(self) -> None:
-        """Submit nothing more: who ran the jobs is about to end."""
+        """Submit no more jobs: their thread is about to end."""
         if self.audit is not None:
             self.audit.stop()
         if self._operations is not None:
             self._operations.stop()
 
     def take_lines(self) -> list[AuditLine]:
-        """What the audit says of the batches that were closed."""
+        """The audit lines of the batches that were closed."""
         return [] if self.audit is None else self.audit.take_closed()
 
-    def written_with(
+    def commit_with_audit(
         self, commit: Callable[[], None], lines: list[AuditLine]
     ) -> Callable[[], None]:
-        """The commit with the lines of the audit behind it."""
-        return commit if self.audit is None else self.audit.behind(commit, lines)
+        """The commit, followed by writing the lines to the audit log."""
+        return commit if self.audit is None else self.audit.commit_with_lines(commit, lines)
 
     async def close(self) -> None:
-        """Write what was counted since the last line, and that it was the end."""
+        """Write what was counted since the last line, and the last line."""
         if self.audit is not None:
             await asyncio.to_thread(self.audit.close)
         if self._operations is not None:

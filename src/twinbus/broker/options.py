@@ -12,20 +12,20 @@ from twinbus.amqp.limits import AmqpLimits
 from twinbus.errors import ConfigurationError
 from twinbus.metering.log_retention import check_keep_days
 
-# A client needs a moment between its attach and what it attaches for.
+# A client needs a moment between the attach of a link and its first use.
 IDLE_DETACH_S_MIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleThresholds:
-    """Above these the broker answers ServerBusy before it stores anything (rule M11)."""
+    """Beyond these the broker refuses sends with ServerBusy before it stores them (rule M11)."""
 
     pending_bytes_max: int = 64 << 20
-    """Accepted into memory but not yet on disk, for one namespace."""
+    """Bytes in memory that are not on disk yet, for one namespace."""
     disk_free_bytes_min: int = 256 << 20
-    """Room on the data directory's disk below which sends are refused."""
+    """Free space on the data directory's disk below which sends are refused."""
     commit_latency_s_max: float = 5.0
-    """A commit under way for longer than this means the disk does not keep up."""
+    """A commit that takes longer than this means that the disk is too slow."""
     entity_messages_per_s_max: float | None = None
     """Sends into one queue; None is unlimited."""
     namespace_messages_per_s_max: float | None = None
@@ -36,7 +36,8 @@ class ThrottleThresholds:
             rate = getattr(self, name)
             if rate is not None and not rate > 0:
                 raise ConfigurationError(
-                    f"{name} must be above 0, not {rate!r}", hint="Leave it out for no limit"
+                    f"Option {name} must be greater than 0, got {rate!r}",
+                    hint="Remove the option for no limit",
                 )
 
 
@@ -47,72 +48,72 @@ class BrokerOptions:
     data_directory: Path | None = None
     """Where messages and keys are kept; None keeps everything in memory."""
     host: str = "127.0.0.1"
-    """The address to listen on: loopback unless told otherwise."""
+    """The address to listen on: loopback by default."""
     admin_port: int | None = 0
-    """The port of the HTTP side; 0 takes a free one, None opens none."""
+    """The port of the administration over HTTP; 0 takes a free one, None opens none."""
     limits: AmqpLimits = field(default_factory=AmqpLimits)
     thresholds: ThrottleThresholds = field(default_factory=ThrottleThresholds)
     metering_directory: Path | None = None
-    """Where the operations log goes; None is below the data directory, and nowhere without one."""
+    """Directory of the operations log; None is a folder of the data directory, or no log without
+    a data directory."""
     audit: bool = False
-    """Whether to log, beside the operations, what happens to each message."""
+    """Whether to write the audit log, with what happens to each message."""
     connections_max: int = 5_000
-    """Connections to one namespace that have shown a token; Service Bus allows as many."""
+    """Connections with a valid token to one namespace; Service Bus allows as many."""
     strangers_max: int = 512
-    """Connections beside them that have not, to each port; the oldest makes room for a new one.
-    A handshake takes milliseconds, so a fleet of thousands comes in through it within a second."""
+    """Connections without a token, for each port; the oldest is closed for a new one. A handshake
+    takes milliseconds, so thousands of clients can connect within a second."""
     tarpit_max: int = 0
-    """Of those that were evicted in a flood, so many stay open for some seconds without being
-    served, for each port (broker/listener/tarpit.py). ``serve`` uses the descriptors that are left
-    for it; a broker inside of an application does not know what else needs descriptors, and keeps
-    none."""
+    """How many of the connections that were evicted in a flood stay open for some seconds without
+    being served, for each port (broker/listener/tarpit.py). ``twinbus serve`` uses the file
+    descriptors that are left; a broker inside an application leaves them to the application."""
     links_max: int = 32_768
-    """Links of all connections to one namespace. Once there are as many, a key that has its share
-    of them opens no more; others still do. 5,000 connections of the Azure SDK, each with
-    a sender, a receiver and their management, have 25,000."""
+    """Links of all connections to one namespace. At the maximum, keys that have their share of
+    them open no more; others still do. 5,000 connections of the Azure SDK, each with a sender,
+    a receiver and their management links, have 25,000."""
     unsettled_max: int = 262_144
-    """Deliveries of one namespace that receivers hold; shared like the links."""
+    """Unsettled deliveries of one namespace; shared like the links."""
     tls_certificate: Path | None = None
-    """A certificate to show instead of our own, with its chain (PEM)."""
+    """A certificate to use instead of the broker's own, with its chain (PEM)."""
     tls_key: Path | None = None
     """The key of that certificate (PEM, without a password)."""
     tls_names: tuple[str, ...] = ()
-    """More names for our own certificate: host names and addresses that clients use."""
+    """More names for the broker's own certificate: host names and addresses that clients use."""
     tls_only: bool = False
     """Whether plain AMQP and plain HTTP are refused on every port."""
     faults: bool | None = None
-    """Whether faults, stops and the clock can be asked for over HTTP. None: only on a broker that
-    listens on loopback alone. Whoever has a key with Manage could otherwise end a service."""
+    """Whether faults, stops and the clock can be controlled over HTTP. None: only if the broker
+    listens on loopback alone. Otherwise any client with the Manage claim could stop a service."""
     keep_days: int | None = None
     """Days after which files of the operations and audit logs are deleted; None keeps them."""
     idle_detach_s: float | None = None
-    """After how long a link on which nothing happens is detached; Azure does it after 600 s. None
-    leaves links alone."""
+    """After how long an idle link is detached; Azure does it after 600 s. None: never."""
     close_timeout_s: float = 5.0
-    """How long a clean stop waits for what is on its way to disk."""
+    """How long a clean stop waits for writes to disk."""
 
     def __post_init__(self) -> None:
         self._check_tls()
         for name in ("connections_max", "strangers_max"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(
-                    f"{name} must be at least 1, not {getattr(self, name)!r}",
-                    hint="Leave it out for the usual number",
+                    f"Option {name} must be 1 or more, got {getattr(self, name)!r}",
+                    hint="Remove the option for the default",
                 )
         check_keep_days(self.keep_days)
         if self.idle_detach_s is not None and not IDLE_DETACH_S_MIN <= self.idle_detach_s < inf:
             raise ConfigurationError(
-                f"idle links cannot be detached after {self.idle_detach_s:g} s",
+                f"Idle links cannot be detached after {self.idle_detach_s:g} s",
                 hint=f"Use {IDLE_DETACH_S_MIN:g} s or more, for example 10m",
             )
         if self.audit and self.metering_path is None:
             raise ConfigurationError(
-                "an audit log needs a place", hint="Name a data directory, or one for metering"
+                "The audit log has no directory",
+                hint="Set a data directory or a metering directory",
             )
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody on another machine can reach the broker."""
+        """Whether only this machine can reach the broker."""
         return is_loopback(self.host)
 
     @property
@@ -128,18 +129,19 @@ class BrokerOptions:
     def _check_tls(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ConfigurationError(
-                "A certificate and its key come together", hint="Give both files, or neither"
+                "A TLS certificate and its key must be set together",
+                hint="Set both files, or neither",
             )
         for name in self.tls_names:
             if not (name.isascii() and name.isprintable() and 0 < len(name) <= 253) or " " in name:
                 raise ConfigurationError(
-                    f"{name[:60]!a} cannot stand in a certificate",
-                    hint="Use a host name, in its xn-- form if it is international, or an address",
+                    f"Invalid name for a TLS certificate: {name[:60]!a}",
+                    hint="Use an IP address or a host name, an international one in its xn-- form",
                 )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is this machine's alone; a name is not looked up."""
+    """Whether an address to listen on is a loopback address; a name is not resolved."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,16 +1,12 @@
-"""A namespace while it is served, and after it was stopped.
+"""A namespace while it runs, and after it was stopped.
 
-Topics, subscriptions and rules of a running namespace: what an administrator can do.
+``RunningNamespace`` is what ``Broker.add_namespace`` returns: connection strings, queues, topics,
+subscriptions, rules, purge, reset and access rules. ``StoppedNamespace`` is a namespace that was
+stopped while the broker continues to run (rule M9): its store is closed and its port is free; what
+is kept allows to start it again and to check the tokens of clients that want to do so.
 
-A namespace that was stopped while the broker runs on (rule M9).
-
-Its store is closed and its port is free. All that is left is what is needed to start it again
-and to know who may do that.
-
-A namespace that is served, as whoever started it sees it.
-
-Rule 1: every change is on disk when its call returns, and holds from then on.
-Rule 2: what is refused (a missing topic, a name that is taken, a rule too many) is a
+Rule 1: every change is on disk and effective when its call returns.
+Rule 2: what is refused (a missing topic, a name that exists, one rule too many) raises
         ConfigurationError, and nothing has changed.
 """
 
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class RunningTopics:
-    """The half of a running namespace that is about topics."""
+    """The topics, subscriptions and rules of a running namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -85,7 +81,8 @@ class RunningTopics:
         topic = self.topic(path)
         if topic is None:
             raise ConfigurationError(
-                f"There is no topic {path!r} in {self.name!r}", hint="Create it first"
+                f"Topic {path!r} not found in namespace {self.name!r}",
+                hint="Create the topic first",
             )
         return topic
 
@@ -121,8 +118,8 @@ class RunningTopics:
         subscription = self.subscription(topic, name)
         if subscription is None:
             raise ConfigurationError(
-                f"There is no subscription {name!r} of the topic {topic!r} in {self.name!r}",
-                hint="Create it first",
+                f"Subscription {name!r} of topic {topic!r} not found in namespace {self.name!r}",
+                hint="Create the subscription first",
             )
         return subscription
 
@@ -167,17 +164,17 @@ class RunningTopics:
 
 @dataclass(frozen=True, slots=True)
 class StoppedNamespace:
-    """What remains of it."""
+    """What is kept of a stopped namespace."""
 
     spec: NamespaceSpec
-    """With the port it had, so that clients find it again."""
+    """With the port it had, so that clients can connect again."""
     rules: RuleSet
     audience: Audience
     clock: Clock
 
     @property
     def access(self) -> StoppedNamespace:
-        """What the HTTP side needs to check tokens: the same as of one that runs."""
+        """What the HTTP server needs to check tokens, as in a running namespace."""
         return self
 
     def now(self) -> Instant:
@@ -189,13 +186,13 @@ class StoppedNamespace:
 
 
 def audience_of(host: str) -> Audience:
-    """The names that lead to whoever listens on this host; loopback has no others."""
+    """The host names that tokens may name for a listener on this host; loopback has no others."""
     names = LOOPBACK_NAMES | {host.lower()}
     return Audience(names, 0, any_name=host.lower() not in LOOPBACK_NAMES)
 
 
 class RunningNamespace(RunningTopics):
-    """A namespace with its entrance."""
+    """A namespace with its listeners."""
 
     def __init__(
         self, namespace: Namespace, entrance: ListenerSet, host: str, keys: KeyRing
@@ -217,7 +214,7 @@ class RunningNamespace(RunningTopics):
 
     @property
     def connection_string(self) -> str:
-        """For the stock SDKs, with the root key: handle it like a password."""
+        """For the official SDKs, with the root key: keep it secret like a password."""
         return self.connection_string_for(ROOT_RULE)
 
     @property
@@ -233,8 +230,9 @@ class RunningNamespace(RunningTopics):
         rules = self._namespace.rules_for("" if queue is None else parse_entity_path(queue))
         rule = None if rules is None else rules.find(rule_name)
         if rule is None:
+            where = f"namespace {self.name!r}" if queue is None else f"queue {queue!r}"
             raise ConfigurationError(
-                f"There is no access rule {rule_name!r} here", hint="Add it first"
+                f"Access rule {rule_name!r} not found in {where}", hint="Add the access rule first"
             )
         return (
             f"Endpoint={self.endpoint};SharedAccessKeyName={rule.name};"
@@ -274,7 +272,7 @@ class RunningNamespace(RunningTopics):
     async def delete_queue(self, path: str) -> None:
         await self._namespace.delete_queue(self._expect(path))
 
-    # -- emptying -------------------------------------------------------------------------
+    # -- purge and reset ------------------------------------------------------------------
 
     def has_entity(self, path: str) -> bool:
         """Whether there is a queue, topic or subscription under that path."""
@@ -291,7 +289,7 @@ class RunningNamespace(RunningTopics):
     ) -> Purged:
         """Remove the messages of a queue, subscription or dead-letter queue for good.
 
-        What a receiver holds is left to it; what is sent meanwhile stays.
+        Locked messages and messages that are sent meanwhile stay.
         """
         return await purge_machine(
             self._namespace,
@@ -314,16 +312,17 @@ class RunningNamespace(RunningTopics):
         return would_purge(machine, deferred=deferred, scheduled=scheduled)
 
     async def reset(self, *, keep_entities: bool = False) -> int:
-        """Remove all messages, and all entities unless they are kept; how many those were."""
+        """Remove all messages, and all entities unless they are kept; returns how many entities."""
         return await reset_namespace(self._namespace, keep_entities=keep_entities)
 
     def _machine(self, path: str, dead_letters: bool) -> Queue:
         sub_queue = "dead-letter" if dead_letters else None
         machine = self._namespace.catalogue.find(parse_entity_path(path), sub_queue)
         if machine is None:
-            kind = "dead-letter queue of" if dead_letters else "queue or subscription"
+            kind = "Dead-letter queue of" if dead_letters else "Queue or subscription"
             raise ConfigurationError(
-                f"There is no {kind} {path[:260]!r} in {self.name!r}", hint="Create it first"
+                f"{kind} {path[:260]!r} not found in namespace {self.name!r}",
+                hint="Create the queue or subscription first",
             )
         return machine
 
@@ -331,7 +330,8 @@ class RunningNamespace(RunningTopics):
         queue = self.queue(path)
         if queue is None:
             raise ConfigurationError(
-                f"There is no queue {path!r} in {self.name!r}", hint="Create it first"
+                f"Queue {path!r} not found in namespace {self.name!r}",
+                hint="Create the queue first",
             )
         return queue
 
@@ -344,16 +344,17 @@ class RunningNamespace(RunningTopics):
         return rule
 
     def remove_rule(self, name: str) -> None:
-        """Forget a rule; who used it is cut off at once. One with Manage must remain."""
+        """Remove an access rule; its connections are closed at once. One with Manage must stay."""
         rules = self._namespace.rules.without(name)
         if not any(Claim.MANAGE in rule.claims for rule in rules):
             raise ConfigurationError(
-                f"The rule {name!r} is the last one with Manage", hint="Add another one first"
+                f"Access rule {name!r} is the last one with the Manage claim",
+                hint="Add another access rule with the Manage claim first",
             )
         self._set_rules(rules)
 
     def regenerate_key(self, name: str, which: WhichKey) -> str:
-        """Replace one key, and return the new one; who used the old one is cut off at once."""
+        """Replace one key and return the new one; connections with the old one are closed."""
         rules = self._namespace.rules.with_new_key(name, which, SystemRandom().randbytes)
         self._set_rules(rules)
         rule = next(rule for rule in rules if rule.name == name)
@@ -365,7 +366,7 @@ class RunningNamespace(RunningTopics):
 
     @property
     def access(self) -> Namespace:
-        """What the HTTP side needs to check tokens."""
+        """What the HTTP server needs to check tokens."""
         return self._namespace
 
     async def close(self) -> None:

@@ -1,12 +1,12 @@
-"""Chance that nobody can guess, as cheap as chance that anybody can.
+"""Random numbers that cannot be predicted, at the cost of those that can.
 
-A lock token is a right: whoever presents it may settle the message (rule M2). The generator that
-``random.Random`` uses gives its whole state away with 312 of the 64-bit numbers that tokens are
-made of, so the broker draws from the operating system. A system call for each run of locks would
-cost seven times as much as the usual generator; one call for 512 numbers costs what that one does.
+A client with a lock token may settle the message (rule M2), so tokens must not be guessable. The
+state of ``random.Random`` can be computed from 312 of the 64-bit numbers in tokens; therefore the
+broker uses the operating system's generator. One system call for each run of locks would cost
+seven times as much as ``random.Random``; one call for 512 numbers costs the same.
 
-Rule 1: production uses this one; a simulation passes a seeded ``Random`` in its place.
-Rule 2: a number that was given out is kept nowhere.
+Rule 1: production uses this class; a simulation passes a seeded ``Random`` in its place.
+Rule 2: a number that was returned is not kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import SystemRandom
 from struct import Struct
 from typing import Final
 
-# One call gives as much as the kernel hands over without being interrupted.
+# 4 KB: as much as the kernel returns in one call without interruption.
 _NUMBERS: Final = Struct("=512Q")
 _NUMBER_BITS: Final = 64
 

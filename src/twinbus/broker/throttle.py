@@ -1,6 +1,6 @@
-"""When to say ServerBusy (rule M11): the decision, and the token buckets behind the rates.
+"""When a send is refused with ServerBusy (rule M11), and the token buckets of the rate limits.
 
-The answer is given before anything is stored, so that a client which waits and sends again
+A send is refused before anything is stored, so that a client which waits and sends again
 never creates a duplicate.
 """
 
@@ -13,11 +13,11 @@ from twinbus.broker.engine.stored_message import PARTITION_COUNT
 from twinbus.broker.fairness.shares import Holder, SharedCapacity
 from twinbus.broker.options import ThrottleThresholds
 
-# With so much waiting for the disk, keys that have their share of it are not read from. It is what
-# a commit takes and what gathers meanwhile: more would only make everybody's commits longer.
+# With so many bytes waiting for the disk, keys that have their share of it are not read from. It is
+# the size of one commit and of the input during it: more would only make all commits longer.
 PENDING_BYTES_READ_MAX = 4 << 20
-# What a message costs besides its bytes, in bytes that cost as much: objects in memory, and its
-# part of the work to write it and to tell so.
+# What a message costs besides its bytes, as a number of bytes: objects in memory, and its part of
+# the work to write and acknowledge it.
 MESSAGE_OVERHEAD_BYTES = 512
 
 # A process that was paused (a stopped virtual machine, SIGSTOP) finds its commit late although the
@@ -49,14 +49,14 @@ class Bucket:
 
 
 class Throttle:
-    """The thresholds of one namespace, and how near it is to them."""
+    """The thresholds of one namespace, and its present load."""
 
     def __init__(self, thresholds: ThrottleThresholds) -> None:
         self._thresholds = thresholds
         self._buckets: dict[int | None, Bucket] = {}
         self._partitions: dict[int, dict[int, Bucket]] = {}
         self.pending = SharedCapacity(min(PENDING_BYTES_READ_MAX, thresholds.pending_bytes_max))
-        """What waits for the disk, by key and connection."""
+        """Bytes that wait for the disk, by key and connection."""
         self.commit_began_at_s: float | None = None
         self._late_commit_began_at_s: float | None = None
         self._late_commit_seen_at_s = 0.0
@@ -72,31 +72,34 @@ class Throttle:
     ) -> None:
         """Raise ServerBusy when a threshold is passed.
 
-        ``shares`` says how much of a partitioned entity's messages each partition gets;
-        ``holder`` is the connection that asks. One that is below its share of the pending bytes
-        is not told that others have used them up.
+        ``shares`` is how many messages each partition of a partitioned entity gets; ``holder`` is
+        the sending connection. If it is below its share of the pending bytes, it is accepted
+        although others have used all of them.
         """
         limits = self._thresholds
         if self.pending.used > limits.pending_bytes_max and not (
             holder is not None and self.pending.may_take(holder)
         ):
-            raise busy("Too many bytes wait to be written")
+            raise busy("Too many bytes are waiting to be written to disk")
         began = self.commit_began_at_s
         if (
             began is not None
             and now_s - began > limits.commit_latency_s_max
             and self._is_still_late(began, now_s)
         ):
-            raise busy("The disk does not keep up")
+            raise busy("The disk is too slow")
         if self.disk_free_bytes is not None and self.disk_free_bytes < limits.disk_free_bytes_min:
             raise busy("The disk is almost full")
         rate = limits.entity_messages_per_s_max
         if shares is not None:
             self._check_partitions(queue_id, shares, rate, now_s)
         elif not self._allows(queue_id, rate, count, now_s):
-            raise busy("This entity receives more messages a second than allowed")
+            raise busy(f"The entity exceeds its limit of {rate:g} messages per second")
         if not self._allows(None, limits.namespace_messages_per_s_max, count, now_s):
-            raise busy("This namespace receives more messages a second than allowed")
+            raise busy(
+                "The namespace exceeds its limit of "
+                f"{limits.namespace_messages_per_s_max:g} messages per second"
+            )
 
     def _is_still_late(self, began_at_s: float, now_s: float) -> bool:
         if self._late_commit_began_at_s != began_at_s:
@@ -115,7 +118,7 @@ class Throttle:
     def _check_partitions(
         self, queue_id: int, shares: Mapping[int, int], rate: float | None, now_s: float
     ) -> None:
-        """All partitions take their shares, or none does (rule F2)."""
+        """All partitions accept their shares, or none does (rule F2)."""
         if rate is None:
             return
         buckets = self._partitions.setdefault(queue_id, {})
@@ -123,7 +126,10 @@ class Throttle:
             if partition not in buckets:
                 buckets[partition] = Bucket(rate / PARTITION_COUNT, now_s)
             if not buckets[partition].has_any(now_s):
-                raise busy(f"Partition {partition} receives more messages a second than allowed")
+                raise busy(
+                    f"Partition {partition} exceeds its limit of {rate / PARTITION_COUNT:g} "
+                    "messages per second"
+                )
         for partition, count in shares.items():
             buckets[partition].take(count, now_s)
 

@@ -1,15 +1,16 @@
-"""What the log says about peers that misbehave, and about what they make go wrong.
+"""Log lines about clients that break the protocol, and about errors that they cause.
 
-Rule 1: so many lines of one kind from one address in a minute, and so many of all together in a
-        second: a flood of offences must not become a flood of the disk. What was left out is
-        counted and said: "490 similar messages suppressed".
-Rule 2: a line has words of ours only. What a peer sent can hold line breaks and secrets.
-Rule 3: what is remembered is bounded. With too many addresses the oldest is forgotten; what it had
-        too many of is still in the sum.
-Rule 4: a mistake of ours has a traceback if a peer with a token met it, once a minute. A stranger
-        gets one line, with the place in our code, and no traceback.
+Rule 1: the number of lines is limited: for one kind and one address in a minute, and for all
+        together in a second. A flood of violations must not fill the disk. Suppressed lines are
+        counted and logged: "490 similar messages suppressed".
+Rule 2: a line contains the broker's own words only. Input of a client can contain line breaks and
+        secrets.
+Rule 3: memory is bounded. With too many addresses the oldest is dropped; its suppressed lines stay
+        in the count.
+Rule 4: a bug of the broker is logged with a traceback if the client has shown a token, once
+        a minute. Without a token there is one line with the place in the code, and no traceback.
 
-A process that serves puts a LogFloodFilter before its log, for all lines that do not come by here.
+`twinbus serve` adds a LogFloodFilter to its log, for all other lines.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from typing import Final
 logger = logging.getLogger("twinbus.broker")
 
 LINES_PER_S_MAX: Final = 10
-"""Of one namespace, whoever caused them."""
+"""For one namespace, from all addresses."""
 LINES_PER_MINUTE_MAX: Final = 10
-"""Of one kind, by one address."""
+"""For one kind and one address."""
 TRACEBACKS_PER_MINUTE_MAX: Final = 1
 KEYS_MAX: Final = 1_024
 MINUTE_S: Final = 60.0
 
 FILTERED_PER_MINUTE_MAX: Final = 120
-"""Lines of one sentence that a whole process writes."""
+"""For one log message, in the whole process."""
 
 
 class LineLimit:
@@ -40,7 +41,7 @@ class LineLimit:
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
         self._windows: dict[Hashable, list[float]] = {}
-        """By key: when its minute began, and how many lines there were since."""
+        """By key: when its minute began, and the number of lines since then."""
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -61,7 +62,7 @@ class LineLimit:
 
 
 class ViolationLog:
-    """The offences against one namespace."""
+    """The protocol violations of one namespace's clients."""
 
     def __init__(self, namespace_name: str) -> None:
         self._name = namespace_name
@@ -71,20 +72,20 @@ class ViolationLog:
         self._suppressed_count = 0
 
     def note(self, what: str, now_s: float, *, address: str = "") -> None:
-        """Write a line, unless there were too many of late."""
+        """Write a line, unless the limit is reached."""
         if self._takes(what, now_s, address, LINES_PER_MINUTE_MAX):
-            logger.warning("namespace %s: %s", self._name, what)
+            logger.warning("Namespace %s: %s", self._name, what)
 
     def note_mistake(
         self, what: str, error: Exception, now_s: float, *, address: str, is_stranger: bool
     ) -> None:
-        """A peer has met a mistake of ours (rule 4)."""
+        """Log a bug of the broker that a client has run into (rule 4)."""
         if not self._takes(what, now_s, address, TRACEBACKS_PER_MINUTE_MAX):
             return
         if is_stranger:
-            logger.error("namespace %s: %s: %s", self._name, what, place_of(error))
+            logger.error("Namespace %s: %s: %s", self._name, what, place_of(error))
         else:
-            logger.error("namespace %s: %s", self._name, what, exc_info=error)
+            logger.error("Namespace %s: %s", self._name, what, exc_info=error)
 
     def _takes(self, what: str, now_s: float, address: str, lines_max: int) -> bool:
         if now_s - self._began_at_s >= 1:
@@ -98,17 +99,17 @@ class ViolationLog:
         return False
 
     def _begin_second(self, now_s: float) -> None:
-        """The sum of a flood is a line like all others: it is said once a minute."""
+        """The count of suppressed lines is logged once a minute at most."""
         self._began_at_s, self._line_count = now_s, 0
         count = self._suppressed_count
         if count and self._limit.takes("the sum", now_s, 1):
             self._suppressed_count = 0
             self._line_count = 1
-            logger.warning("namespace %s: %d similar messages suppressed", self._name, count)
+            logger.warning("Namespace %s: %d similar messages suppressed", self._name, count)
 
 
 class LogFloodFilter(logging.Filter):
-    """Before the log of a process: of one sentence only so many in a minute."""
+    """Limits the lines of one log message in a minute, for the log of a whole process."""
 
     def __init__(self, lines_max: int = FILTERED_PER_MINUTE_MAX) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ class LogFloodFilter(logging.Filter):
 
 
 def place_of(error: BaseException) -> str:
-    """The kind of an error and the last place of our code that it passed, in one line."""
+    """The class of an error and where in the code it was raised, in one line."""
     places = traceback.extract_tb(error.__traceback__)
     if not places:
         return type(error).__name__

@@ -59,13 +59,13 @@ async def test_a_broker_stops_starts_and_removes_namespaces(where: str, tmp_path
 
         await broker.stop_namespace("First")
         assert list(broker.namespaces) == ["second"] and list(broker.stopped) == ["first"]
-        with pytest.raises(ConfigurationError, match="not served"):
+        with pytest.raises(ConfigurationError, match="not running"):
             await broker.stop_namespace("first")
 
         again = await broker.start_namespace("first")
         assert (again.port, again.connection_string) == (first.port, first.connection_string)
         assert again.queue("made-later") is not None
-        with pytest.raises(ConfigurationError, match="was not stopped"):
+        with pytest.raises(ConfigurationError, match="not stopped"):
             await broker.start_namespace("first")
 
         await broker.remove_namespace("first")
@@ -76,7 +76,7 @@ async def test_a_broker_stops_starts_and_removes_namespaces(where: str, tmp_path
 async def test_the_clock_of_a_broker_is_moved_only_if_it_can_be() -> None:
     """F1: a test moves minutes in a moment, with a clock made for that."""
     async with Broker() as broker:
-        with pytest.raises(ConfigurationError, match="cannot be moved"):
+        with pytest.raises(ConfigurationError, match="clock"):
             broker.advance(1)
     async with Broker(clock=AdjustableClock(is_manual=True)) as broker:
         namespace = await broker.add_namespace(NamespaceSpec("demo", queues=("orders",)))

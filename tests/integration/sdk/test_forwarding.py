@@ -244,7 +244,7 @@ async def test_subscriptions_forward_to_queues_and_queues_to_topics() -> None:
                 SubscriptionDescription(path=f"news/subscriptions/{name}", forward_to="mine")
             )
         await namespace.create_queue(QueueDescription(path="entrance", forward_to="news"))
-        with pytest.raises(ConfigurationError, match="circle"):
+        with pytest.raises(ConfigurationError, match="loop"):
             await namespace.update_queue(QueueDescription(path="mine", forward_to="entrance"))
         sdk = Sdk("aio", namespace.connection_string)
         await sdk.send("entrance", ServiceBusMessage("x"), ServiceBusMessage("y"))

@@ -31,7 +31,7 @@ def test_where_there_are_enough_nothing_changes() -> None:
 
 
 def test_too_few_for_a_broker_is_said() -> None:
-    with pytest.raises(ConfigurationError, match=r"may open 100 files.*ulimit -n"):
+    with pytest.raises(ConfigurationError, match=r"100 open files.*ulimit -n"):
         fit_connections(BrokerOptions(), 100, 1)
 
 

@@ -27,8 +27,8 @@ def test_a_flood_is_ten_lines_and_a_sum(caplog: pytest.LogCaptureFixture) -> Non
     log.note("another", now_s=101, address="10.0.0.1")
 
     assert caplog.messages == [
-        "namespace demo: 490 similar messages suppressed",
-        "namespace demo: another",
+        "Namespace demo: 490 similar messages suppressed",
+        "Namespace demo: another",
     ]
 
 
@@ -39,13 +39,13 @@ def test_one_address_writes_ten_lines_of_a_kind_in_a_minute(
     log = ViolationLog("demo")
     for tenth in range(600):
         log.note("again", now_s=tenth / 10, address="10.0.0.1")
-    assert caplog.messages.count("namespace demo: again") == LINES_PER_MINUTE_MAX
+    assert caplog.messages.count("Namespace demo: again") == LINES_PER_MINUTE_MAX
 
     log.note("again", now_s=59.99, address="10.0.0.2")
     log.note("another kind", now_s=59.99, address="10.0.0.1")
     log.note("again", now_s=60.5, address="10.0.0.1")
-    assert caplog.messages.count("namespace demo: again") == LINES_PER_MINUTE_MAX + 2
-    assert "namespace demo: another kind" in caplog.messages
+    assert caplog.messages.count("Namespace demo: again") == LINES_PER_MINUTE_MAX + 2
+    assert "Namespace demo: another kind" in caplog.messages
 
 
 def test_an_hour_of_a_flood_is_a_few_kilobytes(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,7 +62,7 @@ def test_an_hour_of_a_flood_is_a_few_kilobytes(caplog: pytest.LogCaptureFixture)
 def test_the_first_line_is_never_held_back(caplog: pytest.LogCaptureFixture) -> None:
     ViolationLog("demo").note("first", now_s=0.0)
 
-    assert caplog.messages == ["namespace demo: first"]
+    assert caplog.messages == ["Namespace demo: first"]
 
 
 def test_what_is_remembered_is_bounded() -> None:

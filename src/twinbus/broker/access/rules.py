@@ -1,9 +1,9 @@
-"""Shared access rules: names with claims and two keys, on a namespace or on one entity.
+"""Access rules: a name, claims and two keys, for a namespace or for one entity.
 
-Rule 1: Manage implies Send and Listen, and a rule must say all three to have it, so that
-        nobody hands out more than they can see.
+Rule 1: Manage includes Send and Listen, and a rule with Manage must list all three, so that
+        what it allows is visible.
 Rule 2: a RuleSet never changes; every change returns a new one for the caller to store.
-Rule 3: the two keys are equals. One is regenerated while clients still use the other.
+Rule 3: both keys allow the same. One is regenerated while clients still use the other.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KEY_SIZE_BYTES: Final = 32
 KEY_LENGTH_MAX: Final = 256
 
 RandomBytes = Callable[[int], bytes]
-"""Returns that many bytes nobody can guess: ``secrets.token_bytes`` in production."""
+"""Returns that many unpredictable bytes: ``secrets.token_bytes`` in production."""
 WhichKey = Literal["primary", "secondary"]
 
 _RULE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
-# Anything that survives a connection string and a log line: no blanks, no ';', no control.
+# What fits into a connection string and a log line: no spaces, no ';', no control characters.
 _KEY = re.compile(r"[!-:<-~]+", re.ASCII)
 
 
@@ -55,7 +55,7 @@ class Claim(enum.Flag):
                 claims |= cls[name.upper()]
             except KeyError:
                 raise ConfigurationError(
-                    f"there is no claim {name[:20]!a}", hint="Use Send, Listen or Manage"
+                    f"Unknown claim: {name[:20]!a}", hint="Use Send, Listen or Manage"
                 ) from None
         return claims
 
@@ -77,19 +77,19 @@ class AuthorizationRule:
         check_rule_name(self.name)
         if not self.claims:
             raise ConfigurationError(
-                f"the rule {self.name!r} has no claim", hint="Give it Send, Listen or Manage"
+                f"Access rule {self.name!r} has no claim", hint="Add Send, Listen or Manage"
             )
         if Claim.MANAGE in self.claims and self.claims != Claim.all():
             raise ConfigurationError(
-                f"the rule {self.name!r} has Manage without Send and Listen",
-                hint="Give it all three claims, or leave Manage out",
+                f"Access rule {self.name!r} has the Manage claim without Send and Listen",
+                hint="Add Send and Listen, or remove Manage",
             )
         for key in (self.primary_key, self.secondary_key):
             if len(key) > KEY_LENGTH_MAX or not _KEY.fullmatch(key):
                 raise ConfigurationError(
-                    f"a key of the rule {self.name!r} is empty, too long, or has a character "
-                    "that keys cannot have",
-                    hint="Use base64 of 32 random bytes",
+                    f"A key of access rule {self.name!r} is empty, longer than {KEY_LENGTH_MAX} "
+                    "characters, or contains an invalid character",
+                    hint="Use 32 random bytes in base64",
                 )
 
     @classmethod
@@ -117,14 +117,14 @@ class RuleSet:
     def __post_init__(self) -> None:
         if len(self.rules) > RULES_MAX:
             raise ConfigurationError(
-                f"{len(self.rules)} access rules are more than the {RULES_MAX} allowed",
-                hint="Remove a rule first",
+                f"{len(self.rules)} access rules exceed the maximum of {RULES_MAX}",
+                hint="Remove an access rule first",
             )
         names = [rule.name.lower() for rule in self.rules]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(
-                    f"there are two access rules named {name!r}", hint="Give each its own name"
+                    f"Duplicate access rule name: {name!r}", hint="Choose another name"
                 )
 
     def __iter__(self) -> Iterator[AuthorizationRule]:
@@ -137,7 +137,7 @@ class RuleSet:
         return next((rule for rule in self.rules if rule.name == name), None)
 
     def with_rule(self, rule: AuthorizationRule) -> RuleSet:
-        """The set with one more rule; a name that is taken is refused."""
+        """The set with one more rule; a name that exists is refused."""
         return RuleSet((*self.rules, rule))
 
     def without(self, name: str) -> RuleSet:
@@ -153,17 +153,18 @@ class RuleSet:
         rule = self.find(name)
         if rule is None:
             raise ConfigurationError(
-                f"there is no access rule named {name[:60]!a}", hint="List them first"
+                f"Access rule {name[:60]!a} not found", hint="List the access rules first"
             )
         return rule
 
 
 def check_rule_name(name: str) -> None:
-    """Refuse what could not travel in a connection string, a token or a log line."""
+    """Refuse what does not fit into a connection string, a token or a log line."""
     if len(name) > RULE_NAME_LENGTH_MAX or not _RULE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name[:60]!a} is no name for an access rule",
-            hint=f"Use up to {RULE_NAME_LENGTH_MAX} letters, digits, '.', '-' and '_'",
+            f"Invalid access rule name: {name[:60]!a}",
+            hint=f"Use up to {RULE_NAME_LENGTH_MAX} letters, digits, '.', '-' and '_'; start and "
+            "end with a letter or a digit",
         )
 
 

@@ -1,22 +1,20 @@
-"""Shared access signatures: tokens, and what a connection was granted by them.
+"""Shared access signatures: read and verify tokens, and keep what they grant to a connection.
 
-Shared access signatures: read a token and verify it. Its form is in common/sas_token.py.
+The form of a token is in common/sas_token.py.
 
-What one connection has been granted so far, and whether that opens a given door.
-
-Rule 1: the four fields, once each, and nothing else. A token is read one way or refused.
-Rule 2: an unknown rule name and a wrong signature get the same words after the same work,
-        so that nobody can find out which rule names exist.
-Rule 3: a resource matches by whole segments: ``queue1`` never opens ``queue10``.
+Rule 1: the four fields, once each, and nothing else. A token has one meaning or is refused.
+Rule 2: an unknown rule name and a wrong signature get the same error after the same work,
+        so that a client cannot find out which rule names exist.
+Rule 3: a resource matches by whole segments: ``queue1`` never covers ``queue10``.
 Rule 4: the scope of a rule and the resource of a token are two things, and both must cover a path.
         A rule of an entity covers that entity with its subscriptions, dead letters and
-        ``$management``, whatever ``sr`` says, and no entity whose path is merely longer. A rule
+        ``$management``, whatever ``sr`` contains, and no entity whose path is only longer. A rule
         of the namespace covers everything, and its tokens what is at or below their ``sr``.
 Rule 5: without a grant nothing is allowed.
 Rule 6: grants add up. A link stays open as long as any grant covers it.
-Rule 7: bounded: a peer that puts token after token pushes its own oldest ones out.
-Rule 8: a question costs as much as the path has segments, however many grants there are: a peer
-        may have a thousand of them and a thousand links, and all links are asked about at once.
+Rule 7: bounded: of too many tokens on one connection, the oldest are dropped.
+Rule 8: a check costs as much as the path has segments, however many grants there are: a connection
+        may have a thousand grants and a thousand links, and all links are checked at once.
 """
 
 from __future__ import annotations
@@ -50,27 +48,27 @@ __all__ = [
     "verify",
 ]
 
-# The longest honest token: 260 characters of path and a host name, every one percent-encoded.
+# The longest valid token: 260 characters of path and a host name, every one percent-encoded.
 TOKEN_LENGTH_MAX: Final = 2_048
-# Beyond this Unix time (the end of year 9999) no calendar can show the date.
+# Beyond this Unix time (the end of year 9999) a date cannot be shown.
 EXPIRY_S_MAX: Final = 253_402_300_799
-# However far away "se" is, a grant is looked at again after a day: the client then shows its
-# token once more, against the rules of that day.
+# A grant ends after a day, even if "se" is later: the client then sends its token again, which is
+# verified against the present rules.
 GRANT_LIFETIME_S_MAX: Final = 86_400
-# Identifies a key without telling it; 64 bits cannot collide among a few hundred keys.
+# Identifies a key without revealing it; 64 bits do not collide among a few hundred keys.
 FINGERPRINT_SIZE_BYTES: Final = 8
 SIGNATURE_SIZE_BYTES: Final = 32
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
-"""Names by which a machine means itself."""
+"""Host names of the machine itself."""
 
 RuleLookup = Callable[[str], RuleSet | None]
-"""The rules of one canonical path; "" is the namespace itself. None when there is no such path."""
+"""The rules of one canonical path; "" is the namespace itself. None for a path without rules."""
 
 _FIELDS: Final = frozenset({"sr", "sig", "se", "skn"})
 _EXPIRY = re.compile(r"[0-9]{1,12}", re.ASCII)
 _PRINTABLE = re.compile(r"[!-~]+", re.ASCII)
-# A percent sign stands before two hexadecimal digits: thousands that do not would each become an
-# object in unquote().
+# A percent sign must be followed by two hexadecimal digits: thousands of others would each become
+# an object in unquote().
 _ENCODED = re.compile(r"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+", re.ASCII)
 _RESOURCE = re.compile(
     r"(?:sb|amqps?|https?)://"
@@ -79,15 +77,16 @@ _RESOURCE = re.compile(
 )
 _DUMMY_KEY: Final = "no rule has this key"
 
-# One text for all that must look alike from outside (rule 2).
-_REFUSED: Final = "the token's rule name or signature is wrong"
+# One text for all refusals that a client must not be able to distinguish (rule 2).
+_REFUSED: Final = "The rule name or the signature of the token is wrong"
 _REFUSED_HINT: Final = "Check SharedAccessKeyName and SharedAccessKey"
-_FORM_HINT: Final = "Let the SDK make it from the connection string"
+_FIELDS_WRONG: Final = "The token must have the fields sr, sig, se and skn exactly once each"
+_FORM_HINT: Final = "Let the SDK create the token from the connection string"
 
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
-    """A well-formed token. Whether it is also true is for ``verify`` to say."""
+    """A well-formed token. ``verify`` checks whether it is valid."""
 
     resource: str
     """The ``sr`` field, decoded once."""
@@ -99,26 +98,27 @@ class SasToken:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """The names under which a namespace answers."""
+    """The host names and ports that tokens may name for a namespace."""
 
     host_names: frozenset[str]
     """Lower case."""
     port: int
     """A resource without a port fits; one with another port does not."""
     any_name: bool = False
-    """Whether it can be reached under names that nobody told it, as on all of a machine's
-    addresses. On loopback the names are known: a token for another host was meant for another."""
+    """Whether clients may use host names that the broker does not know, for example when it
+    listens on all addresses. On loopback all names are known: a token for another host is for
+    another namespace."""
     other_ports: frozenset[int] = frozenset()
-    """More ports that lead to the same namespace."""
+    """More ports of the same namespace."""
 
     def known_as(self, host_name: str | None) -> Audience:
-        """The same under one more name, if the word of whoever uses that name counts."""
+        """The same with one more host name, if the client may choose it (``any_name``)."""
         if not host_name or not self.any_name:
             return self
         return replace(self, host_names=self.host_names | {host_name.lower()})
 
     def answers_to(self, host_name: str | None) -> bool:
-        """Whether a client that uses this name can have meant this namespace."""
+        """Whether this host name stands for this namespace."""
         return bool(host_name) and str(host_name).lower() in self.host_names
 
     def has_port(self, port: int) -> bool:
@@ -134,10 +134,10 @@ class AccessGrant:
     claims: Claim
     expires_s: int
     scope: str
-    """Where the rule stands: "" for the namespace, otherwise an entity's canonical path."""
+    """Where the rule is defined: "" for the namespace, otherwise an entity's canonical path."""
     rule_name: str
     key_fingerprint: str
-    """Which key signed; see ``is_backed``."""
+    """Which key signed the token; see ``is_backed``."""
 
     def covers(self, segments: tuple[str, ...]) -> bool:
         """Whether both the token's resource and the scope of its rule cover a canonical path."""
@@ -147,16 +147,19 @@ class AccessGrant:
 
 
 def parse_token(text: str) -> SasToken:
-    """Read a token strictly; raises AccessDenied for anything but the one right form."""
+    """Read a token strictly; raises AccessDenied for any other form."""
     if len(text) > TOKEN_LENGTH_MAX:
-        raise AccessDenied(f"a token has at most {TOKEN_LENGTH_MAX} characters", hint=_FORM_HINT)
+        raise AccessDenied(
+            f"The token has {len(text)} characters, the maximum is {TOKEN_LENGTH_MAX}",
+            hint=_FORM_HINT,
+        )
     if not text.startswith(TOKEN_PREFIX):
-        raise AccessDenied("the token is not a shared access signature", hint=_FORM_HINT)
+        raise AccessDenied("The token is not a shared access signature", hint=_FORM_HINT)
     values = _fields(text[len(TOKEN_PREFIX) :])
     if not _EXPIRY.fullmatch(values["se"]) or int(values["se"]) > EXPIRY_S_MAX:
         raise AccessDenied(
-            "the token's expiry is not a plain number of seconds",
-            hint="Use seconds since 1970, up to the year 9999",
+            "The expiry of the token is not a number of seconds",
+            hint="Use seconds since 1970-01-01, up to the year 9999",
         )
     return SasToken(
         resource=_decoded(values["sr"], "resource"),
@@ -168,13 +171,13 @@ def parse_token(text: str) -> SasToken:
 
 
 def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: float) -> AccessGrant:
-    """What the token grants; raises AccessDenied when it is not true, not for us, or too old."""
+    """What the token grants; AccessDenied if it is invalid, expired or for another namespace."""
     segments = parse_resource(token.resource, audience)
     found = _signer(token, segments, rules)
     if found is None:
         raise AccessDenied(_REFUSED, hint=_REFUSED_HINT)
     if token.expiry_s <= now_s:
-        raise AccessDenied("the token has expired", hint="Check the clocks of both machines")
+        raise AccessDenied("The token has expired", hint="Check the clocks of both machines")
     scope, rule, key = found
     return AccessGrant(
         segments=segments,
@@ -187,7 +190,7 @@ def verify(token: SasToken, *, audience: Audience, rules: RuleLookup, now_s: flo
 
 
 def is_backed(grant: AccessGrant, rules: RuleLookup) -> bool:
-    """Whether the rule and the key that signed for this grant still stand, with all its claims."""
+    """Whether the rule and the key behind this grant still exist, with all its claims."""
     scope_rules = rules(grant.scope)
     rule = scope_rules.find(grant.rule_name) if scope_rules is not None else None
     if rule is None or grant.claims not in rule.claims:
@@ -196,25 +199,27 @@ def is_backed(grant: AccessGrant, rules: RuleLookup) -> bool:
 
 
 def parse_resource(text: str, audience: Audience) -> tuple[str, ...]:
-    """The canonical segments that a resource URL names in this namespace; raises AccessDenied."""
+    """The canonical path segments of a resource URL in this namespace; raises AccessDenied."""
     match = _RESOURCE.fullmatch(text)
     if match is None:
         raise AccessDenied(
-            "the token's resource is not a URL of a namespace", hint="Sign for sb://<host>:<port>/"
+            "The resource of the token is not a URL of a namespace",
+            hint="Sign for sb://<host>:<port>/",
         )
     port = match["port"]
     if match["host"].lower() not in audience.host_names or (
         port and not audience.has_port(int(port))
     ):
         raise AccessDenied(
-            "the token is for another namespace",
+            "The token was signed for another namespace",
             hint="Sign for the host name and port of the connection string",
         )
     try:
         return parse_resource_segments((match["path"] or "/")[1:])
     except InvalidEntityPath:
         raise AccessDenied(
-            "the token's resource does not name an entity", hint="Sign for its path as it is"
+            "The resource of the token is not the path of an entity",
+            hint="Sign for the exact path of the entity",
         ) from None
 
 
@@ -232,7 +237,7 @@ def _signer(
             if _is_signed_with(key, token) and rule is not None and found is None:
                 found = (scope, rule, key)
     for _ in range(candidates, 2):
-        # An unknown name costs what a known one does: two keys' worth of work.
+        # An unknown name takes as long as a known one: two signatures are computed.
         _is_signed_with(_DUMMY_KEY, token)
     return found
 
@@ -247,24 +252,26 @@ def _fingerprint(key: str) -> str:
 
 def _fields(text: str) -> dict[str, str]:
     if not _PRINTABLE.fullmatch(text):
-        raise AccessDenied("the token has a character that tokens cannot have", hint=_FORM_HINT)
+        raise AccessDenied("The token contains an invalid character", hint=_FORM_HINT)
     values: dict[str, str] = {}
     for part in text.split("&"):
         name, _, value = part.partition("=")
         if name not in _FIELDS or name in values or not value:
-            raise AccessDenied("the token must have sr, sig, se and skn once each", hint=_FORM_HINT)
+            raise AccessDenied(_FIELDS_WRONG, hint=_FORM_HINT)
         values[name] = value
     if len(values) != len(_FIELDS):
-        raise AccessDenied("the token must have sr, sig, se and skn once each", hint=_FORM_HINT)
+        raise AccessDenied(_FIELDS_WRONG, hint=_FORM_HINT)
     return values
 
 
 def _decoded(text: str, what: str) -> str:
-    """Percent-decode once. What still has a percent sign was encoded twice to hide something."""
+    """Percent-decode once. A percent sign in the result means that it was encoded twice."""
     # Bytes that are not text become U+FFFD, which is not printable ASCII either.
     decoded = unquote(text, errors="replace") if _ENCODED.fullmatch(text) else "%"
     if "%" in decoded or not _PRINTABLE.fullmatch(decoded):
-        raise AccessDenied(f"the token's {what} is not encoded once", hint=_FORM_HINT)
+        raise AccessDenied(
+            f"The {what} of the token is not percent-encoded exactly once", hint=_FORM_HINT
+        )
     return decoded
 
 
@@ -273,7 +280,7 @@ def _rule_name(text: str) -> str:
     try:
         check_rule_name(name)
     except ConfigurationError:
-        # No rule can have this name: it gets the answer of an unknown one.
+        # No rule can have this name: the error is that of an unknown one.
         raise AccessDenied(_REFUSED, hint=_REFUSED_HINT) from None
     return name
 
@@ -300,13 +307,13 @@ class Grants:
     def __init__(self) -> None:
         self._grants: dict[tuple[object, ...], AccessGrant] = {}
         self._by_segments: dict[tuple[str, ...], dict[tuple[object, ...], AccessGrant]] = {}
-        """The same by the path that each is made out to; few are made out to one path."""
+        """The same by the path of their resource; few have the same path."""
 
     def __len__(self) -> int:
         return len(self._grants)
 
     def add(self, grant: AccessGrant, *, now_s: float) -> None:
-        """Keep a grant; a renewed one takes the place of the one it renews."""
+        """Add a grant; a renewed one replaces the one it renews."""
         key = (grant.segments, grant.scope, grant.rule_name, grant.key_fingerprint)
         self._grants.pop(key, None)
         self._grants[key] = self._by_segments.setdefault(grant.segments, {})[key] = grant
@@ -314,11 +321,11 @@ class Grants:
             self._make_room(now_s)
 
     def allows(self, entity_path: str, claim: Claim, *, now_s: float) -> bool:
-        """Whether the canonical path (an Address's ``path``) is open for all of ``claim``."""
+        """Whether all of ``claim`` is granted on the canonical path (an Address's ``path``)."""
         return self.allowed_until_s(entity_path, claim, now_s=now_s) is not None
 
     def allowed_until_s(self, entity_path: str, claim: Claim, *, now_s: float) -> int | None:
-        """When the last grant that covers this ends; None when none does now."""
+        """When the last grant that covers this ends; None if no grant covers it now."""
         segments = tuple(entity_path.split("/"))
         ends = [
             grant.expires_s
@@ -329,7 +336,7 @@ class Grants:
         return max(ends, default=None)
 
     def last_until_s(self, *, now_s: float) -> int | None:
-        """When the last of the grants ends; None when all have ended, which are then forgotten."""
+        """When the last of the grants ends; None if all have ended, which are then removed."""
         ends = [grant.expires_s for grant in self._grants.values() if grant.expires_s > now_s]
         if not ends:
             self._grants.clear()
@@ -337,8 +344,8 @@ class Grants:
         return max(ends, default=None)
 
     def drop_unbacked(self, rules: RuleLookup) -> bool:
-        """Forget what was signed with a key or a rule that is gone; say whether there was any."""
-        # A thousand grants are of a few keys, and to compare a key is a digest.
+        """Remove grants whose key or rule no longer exists; returns whether there were any."""
+        # A thousand grants have a few keys, and each comparison of a key computes a digest.
         backed: dict[tuple[object, ...], bool] = {}
         unbacked = []
         for key, grant in self._grants.items():

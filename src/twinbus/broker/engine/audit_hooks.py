@@ -1,11 +1,11 @@
-"""Whoever is told what happens to messages, for an audit. Most queues have no witness.
+"""The events of messages for the audit log. Most queues have no audit sink.
 
-Rule 1: what changes a queue is told when its batch is closed, and holds if the transaction that
-        takes the batch succeeds; if it is refused, whatever stays is told again with the next one,
-        and nothing that was refused to a sender.
-        What is handed out is told as it is handed out.
-Rule 2: the bytes of a message are often no longer in memory when something happens to it. It is
-        named by its sequence number then; its id was told when it was stored.
+Rule 1: changes of a queue are reported when its batch is closed, and are valid if the transaction
+        of the batch succeeds; if the store refuses it, what stays is reported again with the next
+        batch, but nothing that was refused to a sender.
+        Deliveries are reported at once.
+Rule 2: the bytes of a message are often not in memory when something happens to it. The event then
+        has its sequence number only; its id was reported when it was stored.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class MessageEvent(StrEnum):
 
     STORED = "stored"
     SCHEDULED = "scheduled"
-    """It waits for its time under a number of its own; when that comes it is due, and stored."""
+    """It waits under a number of its own; at its time it is due, and then stored."""
     DUE = "due"
     CANCELLED = "cancelled"
     PUBLISHED = "published"
-    """A topic took it and passed copies on, perhaps to nobody."""
+    """A topic received it and passed on copies, possibly none."""
     DUPLICATE = "duplicate"
     """Its id was seen before: it was dropped."""
     DELIVERED = "delivered"
     COMPLETED = "completed"
     FORWARDED = "forwarded"
-    """It left for another entity, which stores it in the same transaction."""
+    """It was moved to another entity, which stores it in the same transaction."""
     ABANDONED = "abandoned"
     DEFERRED = "deferred"
     DEAD_LETTERED = "dead-lettered"
@@ -46,7 +46,7 @@ class MessageEvent(StrEnum):
 
 
 def audited_path(queue: Queue) -> str:
-    """What a queue is called in an audit."""
+    """The path of a queue in the audit log."""
     path = queue.description.path
     return f"{path}/$deadletterqueue" if queue.is_dead_letter_queue else path
 
@@ -68,11 +68,11 @@ class UnstoredMessageEvent(NamedTuple):
     takers: Sequence[Queue] | None = None
     """The subscriptions that get a copy, once for each; those that are deleted get none."""
     is_ours: bool = False
-    """The broker itself moves the message: if the store refuses it, the next batch has it."""
+    """The broker itself moves the message: if the store refuses it, the next batch contains it."""
 
 
 class BatchAudit(NamedTuple):
-    """What one closed batch does."""
+    """The events of one closed batch."""
 
     stored: Sequence[Chunk]
     """With their bytes."""
@@ -84,16 +84,16 @@ class BatchAudit(NamedTuple):
 
 
 class AuditSink(Protocol):
-    """Hears everything about the queues it is given to."""
+    """Gets all events of its queues."""
 
     def next_publication(self) -> int:
-        """A number for a message that a topic passes on; no other one has it."""
+        """A unique number for a message that a topic passes on."""
 
     def closed(self, queue: Queue, batch: BatchAudit) -> None:
-        """All of it is on disk, or none."""
+        """A batch was closed: all of it will be on disk, or nothing."""
 
     def delivered(self, queue: Queue, chunk: Chunk, blob: bytes, start: int, count: int) -> None:
-        """Messages were handed out."""
+        """Messages were delivered."""
 
     def deleted(self, queue: Queue) -> None:
         """The queue is gone, with everything in it."""

@@ -1,29 +1,24 @@
-"""Chunks of messages: their masks, which of them are in memory, and pending reads.
+"""Chunks of messages: their masks, the chunks in memory, and pending reads.
 
-A run of consecutive messages of one queue, as the queue machine sees it in memory.
+A chunk is a run of consecutive messages of one queue in memory. It has two main masks: ``gone``,
+the messages that are removed, and ``busy``, the messages that cannot be delivered from the window
+(gone, locked, deferred, or waiting to be delivered again). Bit i stands for message
+``first_seq + i``, so that settling a thousand messages is one operation on one integer.
 
-A chunk answers two questions about its messages: which are gone for good, and which are
-busy, that is not to be handed out from the window (gone, locked, deferred or waiting to be
-handed out again). Both are bit masks, bit i standing for message ``first_seq + i``, so that
-settling a thousand messages is one operation on one integer.
+The blob is only kept while messages are being delivered. A chunk whose messages are all locked
+takes little more than four bytes a message, however large they are.
 
-The blob is only kept while messages are being handed out. A chunk whose messages are all
-locked weighs four bytes a message and little more, however large they are.
+A read sees the disk as it was when the read began. If a settled message were removed from memory
+at once, such a read would bring it back. So a removal waits until every read that began before it
+has been answered (``PendingReads``). A long read takes many turns, so reads may be answered in
+another order than they began.
 
-What must not be forgotten yet, because a read that began earlier may still speak of it.
-
-A read sees the disk as it was when it began. If the machine forgot a settled message at once,
-such a read would bring the message back. So whatever the machine wants to forget waits until
-every read that had begun by then has been answered. A long read takes many turns, so that reads
-may be answered in another order than they began.
-
-The chunks of a queue that are in memory because something depends on them.
-
-Rule 1: a chunk that anything depends on (a lock, a change not yet on disk) is here, and what
-        is here is the truth: a row read meanwhile only lends its bytes. That holds for a new
-        chunk too, from the moment it is on its way: a read may see it before its commit is told.
-Rule 2: a chunk leaves only when every read has ended that began before, because such a read may
-        be older than the chunk's last change and would bring settled messages back (chunk.py).
+Rule 1: a chunk that anything depends on (a lock, a change that is not on disk yet) is in the
+        ``ChunkCache``, and its state there is valid: a row that is read meanwhile only provides
+        bytes. This includes a new chunk from the moment it is being written: a read may see it
+        before its commit is reported.
+Rule 2: a chunk is removed from the cache only when every read has ended that began before, because
+        such a read may be older than the chunk's last change.
 """
 
 from __future__ import annotations
@@ -54,7 +49,7 @@ def spans_of(mask: int) -> Iterator[tuple[int, int]]:
 
 
 class Chunk:
-    """The state of a run of messages; see the module's text for the masks."""
+    """The state of a run of messages; the masks are explained in the module's docstring."""
 
     __slots__ = (
         "blob",
@@ -101,12 +96,12 @@ class Chunk:
         self.busy = 0
         self.locked = 0
         self.returned = 0
-        # On their way to the dead-letter queue; they wait for the chunk's bytes.
+        # Being moved to the dead-letter queue; they wait for the chunk's bytes.
         self.moving = 0
         self.deferred = 0
         self.delivery_counts: dict[int, int] = {}
         self.in_window = False
-        # Changes that the store does not hold yet: the chunk must stay in memory until it does.
+        # Changes that are not in the store yet: the chunk must stay in memory until they are.
         self.unsaved = False
         self.times_idle = 0
         self.waiters: list[Callable[[], None]] = []
@@ -115,7 +110,7 @@ class Chunk:
 
     @classmethod
     def from_store(cls, loaded: LoadedChunk) -> Chunk:
-        """A chunk as it was left on disk: locks are void, everything else is kept."""
+        """A chunk as it is on disk: without locks, everything else is kept."""
         row = loaded.row
         chunk = cls(
             row.first_seq, row.count, row.enqueued_ms, row.expires_ms, row.blob, row.session
@@ -141,13 +136,13 @@ class Chunk:
         self.refresh_expiry()
 
     def refresh_expiry(self) -> None:
-        """Keep the expiries of the messages that are still here, and find the earliest."""
+        """Keep the expiries of the messages that are not gone, and find the earliest."""
         gone = self.gone
         self.expiries = {i: at for i, at in self.expiries.items() if not gone >> i & 1}
         self.expires_ms = min(self.expiries.values(), default=None)
 
     def sweep_ms(self, now_ms: int, later_ms: int) -> int | None:
-        """When to look for expired messages: ``later_ms`` for those that are held until then."""
+        """When to look for expired messages: ``later_ms`` for those that are locked until then."""
         held = self.locked | self.moving
         gone = self.gone
         return min(
@@ -160,7 +155,7 @@ class Chunk:
         )
 
     def next_free(self) -> tuple[int, int]:
-        """The next run of messages to hand out: (index, count); count 0 when there is none."""
+        """The next run of messages to deliver: (index, count); count 0 if there is none."""
         busy = self.busy >> self.cursor
         if not busy:
             return self.cursor, self.count - self.cursor
@@ -172,24 +167,24 @@ class Chunk:
         return start, (rest & -rest).bit_length() - 1
 
     def next_returned(self) -> tuple[int, int]:
-        """The first run of messages that came back: (index, count)."""
+        """The first run of returned messages: (index, count)."""
         return next(spans_of(self.returned), (self.count, 0))
 
-    def hand_out(self, start: int, count: int) -> None:
-        """These messages leave, from the window or from among the returned."""
+    def mark_delivered(self, start: int, count: int) -> None:
+        """These messages are delivered, from the window or from the returned messages."""
         self.returned &= ~span_mask(start, count)
-        # A deferred message is taken from the middle: those before it still wait their turn.
+        # A deferred message is taken from the middle: those before it are still to be delivered.
         if self.in_window and start == self.next_free()[0]:
             self.cursor = start + count
 
     def set_free(self, mask: int) -> None:
-        """Let the messages be handed out from the window again, once the chunk is in one."""
+        """Allow delivery from the window again, once the chunk is in a window."""
         self.busy &= ~mask
         self.returned &= ~mask
         self.cursor = 0
 
     def mark_deferred(self, mask: int) -> int:
-        """The messages in ``mask`` that are deferred and free to be taken."""
+        """The messages in ``mask`` that are deferred and can be received."""
         return mask & self.deferred & ~(self.locked | self.gone | self.moving)
 
     def mark_gone(self, mask: int) -> None:
@@ -201,7 +196,7 @@ class Chunk:
         self.deferred &= ~mask
 
     def drop_blob(self) -> None:
-        """Give the bytes back if nothing needs them; they can be read again."""
+        """Free the bytes if nothing needs them; they can be read again."""
         if not self.in_window and not self.waiters:
             self.blob = None
 
@@ -216,7 +211,7 @@ class Chunk:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is left in it, so that its row can be deleted."""
+        """All messages are gone, so that its row can be deleted."""
         return self.gone == self.whole_mask
 
     @property
@@ -232,35 +227,35 @@ class Chunk:
         )
 
     def size_of(self, mask: int) -> int:
-        """Bytes that the messages in ``mask`` take."""
+        """The size of the messages in ``mask`` in bytes."""
         starts = self.starts
         return sum(starts[start + count] - starts[start] for start, count in spans_of(mask))
 
 
 class PendingReads:
-    """The reads of one queue that are under way, and what waits for their end."""
+    """The reads of one queue that have not ended, and the actions that wait for their end."""
 
     def __init__(self) -> None:
         self._begun = 0
         self._open: dict[int, None] = {}
-        """The reads under way, oldest first."""
+        """The reads that have not ended, oldest first."""
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def begin_read(self) -> int:
-        """A read begins; its number, for end_read()."""
+        """A read begins; returns its number for end_read()."""
         self._begun += 1
         self._open[self._begun] = None
         return self._begun
 
     def end_read(self, read: int) -> None:
-        """The read was answered, and its answer has been used."""
+        """The read was answered, and the answer was used."""
         del self._open[read]
         oldest = next(iter(self._open), self._begun + 1)
         while self._waiting and self._waiting[0][0] < oldest:
             self._waiting.popleft()[1]()
 
     def after_reads(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once no read is under way that has begun by now."""
+        """Run ``action`` when all reads that have begun by now have ended."""
         if not self._open:
             action()
         else:
@@ -275,12 +270,12 @@ class ChunkCache:
         self.grace = PendingReads()
 
     def expect(self, chunk: Chunk) -> None:
-        """A new chunk is on its way to disk."""
+        """A new chunk is being written to disk."""
         chunk.unsaved = True
         self._chunks[chunk.first_seq] = chunk
 
     def forget(self, chunk: Chunk) -> None:
-        """The store refused a new chunk: its sequence numbers will be given out again."""
+        """The store refused a new chunk: its sequence numbers will be used again."""
         del self._chunks[chunk.first_seq]
 
     def keep(self, chunk: Chunk) -> None:
@@ -288,7 +283,7 @@ class ChunkCache:
         self._chunks[chunk.first_seq] = chunk
 
     def adopt(self, loaded: LoadedChunk) -> Chunk:
-        """The chunk behind a row that was read: the one in memory if there is one."""
+        """The chunk of a row that was read: the one in memory if there is one."""
         chunk = self._chunks.get(loaded.row.first_seq)
         if chunk is None:
             chunk = Chunk.from_store(loaded)
@@ -298,14 +293,14 @@ class ChunkCache:
         return chunk
 
     def adopt_built(self, built: Chunk) -> Chunk:
-        """The same for a chunk that was built where it was read."""
+        """The same for a chunk that the reader built."""
         chunk = self._chunks.setdefault(built.first_seq, built)
         if chunk.blob is None:
             chunk.blob = built.blob
         return chunk
 
     def release(self, chunk: Chunk) -> None:
-        """Forget ``chunk`` if nothing depends on it, once no read can speak of it any more."""
+        """Remove ``chunk`` if nothing depends on it, when no earlier read can return it."""
         if chunk.is_idle:
             # Only the last time counts: it may have been idle before, and changed since.
             chunk.times_idle = times_idle = chunk.times_idle + 1
@@ -320,6 +315,6 @@ class ChunkCache:
         return self._chunks.get(built.first_seq, built)
 
     def put_back(self, chunk: Chunk) -> None:
-        """A chunk that was adopted is not needed after all."""
+        """A chunk that was adopted is not needed."""
         chunk.drop_blob()
         self.release(chunk)

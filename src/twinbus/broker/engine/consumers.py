@@ -1,4 +1,4 @@
-"""Receivers as the queue machine sees them: what each may be given, and whose turn it is."""
+"""The receivers of a queue: how many messages each can get, and their order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from twinbus.broker.engine.sessions import SessionLock
 
 
-def _nobody() -> None:
-    """Nobody to be told."""
+def _ignore() -> None:
+    """The connection is closed: there is no receiver to notify."""
 
 
 class UnsettledQuota:
-    """What all the receivers of one connection may hold together."""
+    """The unsettled messages of all receivers of one connection, and their maximum."""
 
     def __init__(self, unsettled_max: int, has_room: Callable[[], None]) -> None:
         self._unsettled_max = unsettled_max
@@ -27,8 +27,8 @@ class UnsettledQuota:
         self._unsettled = 0
 
     def close(self) -> None:
-        """The connection is gone. Its locks may stay; nobody waits for room."""
-        self._has_room = _nobody
+        """The connection is closed. Its locks may stay; no receiver waits for quota."""
+        self._has_room = _ignore
 
     @property
     def left(self) -> int:
@@ -38,7 +38,7 @@ class UnsettledQuota:
         self._unsettled += count
 
     def give_back(self, count: int) -> None:
-        """Whoever waits for room is told when there was none."""
+        """Return quota; the receivers are notified if it was used up."""
         was_used_up = self._unsettled >= self._unsettled_max
         self._unsettled -= count
         if was_used_up:
@@ -50,25 +50,25 @@ class Consumer:
     """One receiving link."""
 
     deliver: Callable[[DeliveryBatch], None]
-    """Hands messages to the peer; called by whoever runs the machine, never by the machine."""
+    """Sends messages to the client; called by the namespace, never by the engine."""
     unsettled_max: int
-    """With this many messages locked and not settled it is given no more."""
+    """With this many unsettled messages it gets no more."""
     deletes_on_receipt: bool = False
-    """Receive-and-delete: what is handed over is gone."""
+    """Receive-and-delete: what is delivered is removed."""
     credit: int = 0
-    """How many messages the peer is willing to take now."""
+    """How many messages the client accepts now."""
     unsettled: int = 0
     is_paused: bool = False
-    """Its connection cannot take more bytes at the moment."""
+    """Its connection cannot accept more bytes at present."""
     is_listed: bool = False
-    """It is in the queue's list of consumers that may have room."""
+    """It is in the queue's list of receivers that may accept messages."""
     allowance: UnsettledQuota | None = None
-    """What its connection may hold, if that is limited."""
+    """The quota of its connection, if there is one."""
     session: SessionLock | None = None
-    """The session it receives from, in a queue that has sessions."""
+    """The session it receives from, in a queue with sessions."""
 
     def room(self) -> int:
-        """How many messages it can be given right now."""
+        """How many messages it can get now."""
         if self.is_paused:
             return 0
         if self.deletes_on_receipt:
@@ -77,13 +77,13 @@ class Consumer:
         return room if self.allowance is None else min(room, self.allowance.left)
 
     def took(self, count: int) -> None:
-        """So many messages were locked for it."""
+        """Count messages that were locked for it."""
         self.unsettled += count
         if self.allowance is not None:
             self.allowance.take(count)
 
     def gave_back(self, count: int) -> None:
-        """So many of its locks are gone: settled, or run out."""
+        """Count locks of it that ended: settled or expired."""
         self.unsettled -= count
         if self.allowance is not None:
             self.allowance.give_back(count)
@@ -93,7 +93,7 @@ class Consumer:
 class DeliveryBatch:
     """Messages for one consumer: ``count`` of them from index ``start`` of the chunk.
 
-    The blob travels with the grant, because the chunk may give its own copy back at once.
+    It has the blob, because the chunk may free its own reference at once.
     """
 
     consumer: Consumer
@@ -105,7 +105,7 @@ class DeliveryBatch:
 
 
 class RoundRobin:
-    """The receivers of a queue; those that may have room take turns."""
+    """The receivers of a queue; those that may accept messages take turns."""
 
     def __init__(self) -> None:
         self._consumers: set[Consumer] = set()
@@ -119,22 +119,22 @@ class RoundRobin:
         consumer.credit = 0
 
     def clear(self) -> None:
-        """Nobody is to be given anything any more."""
+        """Remove all receivers."""
         for consumer in list(self._consumers):
             self.discard(consumer)
 
     @property
-    def has_anyone(self) -> bool:
+    def has_consumers(self) -> bool:
         return bool(self._consumers)
 
     def credit_available(self, consumer: Consumer) -> None:
-        """The consumer may have room now."""
+        """The receiver may accept messages now."""
         if not consumer.is_listed and consumer.room() > 0:
             consumer.is_listed = True
             self._ready.append(consumer)
 
     def first(self) -> Consumer | None:
-        """Whose turn it is, or None when nobody has room."""
+        """The receiver whose turn it is; None if no receiver accepts messages."""
         while self._ready:
             consumer = self._ready[0]
             if consumer.room() > 0:
@@ -143,5 +143,5 @@ class RoundRobin:
         return None
 
     def next(self) -> None:
-        """The first has had its turn."""
+        """The first one has had its turn."""
         self._ready.rotate(-1)

@@ -1,27 +1,20 @@
-"""What a queue delivers next, messages that were returned included, and to whom.
+"""What a queue delivers next, including returned messages, and to which receiver.
 
-Messages that came back and are to be handed out again, oldest first.
+A stream is a sequence of messages that are delivered in order: a whole queue, or one session.
 
-They are kept by chunk, because a chunk knows by one mask which of its messages came back.
+    on disk:  [.. settled ..][ locked ][ window: loaded, to be delivered ][ not loaded yet ]
+                                                            loaded_through ^
 
-One stream of messages that are handed out in order: a whole queue, or one session of it.
+It has the window, the returned messages (by chunk, because one mask of a chunk marks all its
+returned messages) and its receivers. A queue without sessions has one stream; a queue with sessions
+has one for each locked session.
 
-    on disk:  [.. settled ..][ locked ][ window: loaded, to be handed out ][ not loaded yet ]
-                                                             loaded_through ^
-
-A lane knows what is to be handed out next (the window, and what came back) and to whom (its
-receivers, in turns). A plain queue has one lane for ever; a queue with sessions has one for each
-session that somebody holds.
-
-Which messages are handed out next, and to whom.
-
-Rule 1: memory does not grow with the queue. The window holds a bounded number of bytes; what
-        comes after it stays on disk and is asked for when the window runs low.
-Rule 2: the oldest message goes first, whether it came back or was never handed out; if its bytes
-        must be read, later ones wait for it.
-Rule 3: receivers of a lane take turns.
-Rule 4: a pump hands out a few hundred messages; the rest comes with the next one, for which there
-        is time or not.
+Rule 1: memory does not grow with the queue. The window has a bounded number of bytes; what
+        comes after it stays on disk and is read when the window runs low.
+Rule 2: the oldest message is delivered first, whether it was returned or never delivered; if its
+        bytes must be read, later ones wait for it.
+Rule 3: the receivers of a stream take turns.
+Rule 4: one call of deliver() delivers a few hundred messages; the rest follows with later calls.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ReturnedMessages:
-    """The chunks with messages to be handed out again."""
+    """The chunks with messages to deliver again."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, Chunk] = {}
@@ -52,7 +45,7 @@ class ReturnedMessages:
         chunk.returned |= mask
         if chunk.first_seq not in self._chunks:
             heappush(self._order, chunk.first_seq)
-        # An entry without returned messages may still name a chunk that was read anew since.
+        # An entry without returned messages may still refer to a chunk that was read again since.
         self._chunks[chunk.first_seq] = chunk
 
     def first(self) -> Chunk | None:
@@ -71,18 +64,18 @@ class ReturnedMessages:
         return chunks
 
     def drop_blobs(self) -> None:
-        """Nobody receives: the bytes are read again when somebody does."""
+        """Free the bytes while there is no receiver; they are read again for the next one."""
         for chunk in self._chunks.values():
             chunk.drop_blob()
 
 
-# One disk read fetches about this much; two of them bound what a lane with receivers holds.
+# One disk read fetches about this much; two of them bound the memory of a stream with receivers.
 READ_AHEAD_BYTES = 1 << 20
 READ_AHEAD_CHUNKS = 256
 
 
 class DeliveryStream:
-    """What is handed out next, and to whom."""
+    """What is delivered next, and to which receiver."""
 
     def __init__(self, chunk_cache: ChunkCache, last_seq: int, session: str | None = None) -> None:
         self.session = session
@@ -98,7 +91,7 @@ class DeliveryStream:
         """The newest sequence number on disk."""
 
     def head(self) -> Chunk | None:
-        """The first chunk with something to hand out, or None."""
+        """The first chunk with messages to deliver, or None."""
         while self._window:
             chunk = self._window[0]
             if chunk.next_free()[1]:
@@ -119,14 +112,14 @@ class DeliveryStream:
         )
 
     def append_committed(self, chunk: Chunk) -> None:
-        """A new chunk is on disk. It enters the window only behind everything before it."""
+        """A new chunk is on disk. It enters the window only after everything before it."""
         is_next = self.loaded_through >= self.committed_through
         self.committed_through = chunk.last_seq
         if self.loaded_through >= chunk.last_seq:
-            # A read that ended before the commit was told has brought it into the window.
+            # A read that ended before the commit was reported has put it into the window.
             return
         has_room = self._window_bytes < READ_AHEAD_BYTES
-        if self.turns.has_anyone and is_next and has_room and chunk.blob is not None:
+        if self.turns.has_consumers and is_next and has_room and chunk.blob is not None:
             self._enter_window(chunk)
         else:
             self._chunk_cache.put_back(chunk)
@@ -139,7 +132,7 @@ class DeliveryStream:
         self._window_bytes += len(chunk.blob or b"")
 
     def append_loaded(self, loaded: Iterable[LoadedChunk], asked_through: int) -> None:
-        """The answer to a read that began behind ``loaded_through``."""
+        """The answer to a read that began after ``loaded_through``."""
         found = False
         for row in loaded:
             found = True
@@ -147,11 +140,11 @@ class DeliveryStream:
             if not chunk.in_window:
                 self._enter_window(chunk)
         if not found:
-            # What was there has been settled meanwhile.
+            # The messages have been settled meanwhile.
             self.loaded_through = max(self.loaded_through, asked_through)
 
     def rest(self) -> None:
-        """Nobody receives any more: give the bytes back and read again when somebody does."""
+        """There is no receiver any more: free the bytes; they are read again for the next one."""
         if self._window:
             self.loaded_through = self._window[0].first_seq - 1
         while self._window:
@@ -159,7 +152,7 @@ class DeliveryStream:
         self.returned.drop_blobs()
 
     def close(self) -> None:
-        """Its session is let go. What came back waits on disk like what was never handed out."""
+        """Its session is released. Returned messages wait on disk like undelivered ones."""
         self.turns.clear()
         self.rest()
         for chunk in self.returned.take():
@@ -167,53 +160,55 @@ class DeliveryStream:
             self._chunk_cache.release(chunk)
 
 
-# A message costs half a microsecond to hand out and to write, six if it has to be looked at whole;
-# and what is handed out together costs as much as so many messages.
+# A message costs half a microsecond to deliver and to write, six if all of it must be read. A run
+# of messages that are delivered together costs as much as GRANT_COST messages.
 GRANT_COST = 16
 PUMP_COST_MAX = 512
 
 
 def deliver(queue: Queue, now: Instant) -> list[DeliveryBatch]:
-    """Hand out what can be handed out, or a good part of it: queue.has_more says which."""
+    """Deliver what can be delivered, or a part of it: then queue.has_more is true."""
     grants: list[DeliveryBatch] = []
     if queue.sessions is None:
         _deliver(queue, queue.stream, now, grants, PUMP_COST_MAX)
         return grants
     queue.sessions.serve_waiters(now)
     left = PUMP_COST_MAX
-    for lane in queue.sessions.take_ready():
+    for stream in queue.sessions.take_ready():
         if left > 0:
-            left = _deliver(queue, lane, now, grants, left)
+            left = _deliver(queue, stream, now, grants, left)
         if left <= 0:
             queue.has_more = True
-            queue.sessions.mark_ready(lane)
+            queue.sessions.mark_ready(stream)
     return grants
 
 
 def _deliver(
-    queue: Queue, lane: DeliveryStream, now: Instant, grants: list[DeliveryBatch], left: int
+    queue: Queue, stream: DeliveryStream, now: Instant, grants: list[DeliveryBatch], left: int
 ) -> int:
-    """Hand out what the lane has; what is left of the cost that is allowed."""
-    while (consumer := lane.turns.first()) is not None:
+    """Deliver the messages of a stream; returns what is left of the allowed cost."""
+    while (consumer := stream.turns.first()) is not None:
         if left <= 0:
             queue.has_more = True
             return left
-        source = _next_source(queue, lane, now)
+        source = _next_source(queue, stream, now)
         if source is None:
             break
         grant = queue.grant(consumer, *source, now)
         left -= grant.count + GRANT_COST
         grants.append(grant)
-        lane.turns.next()
+        stream.turns.next()
     if consumer is not None:
-        queue.ask_next(lane)
+        queue.ask_next(stream)
     return left
 
 
-def _next_source(queue: Queue, lane: DeliveryStream, now: Instant) -> tuple[Chunk, int, int] | None:
-    """The oldest messages that can be handed out: (chunk, index, count)."""
-    returned = _first_fresh(queue, lane.returned.first, now)
-    head = _first_fresh(queue, lane.head, now)
+def _next_source(
+    queue: Queue, stream: DeliveryStream, now: Instant
+) -> tuple[Chunk, int, int] | None:
+    """The oldest messages that can be delivered: (chunk, index, count)."""
+    returned = _first_fresh(queue, stream.returned.first, now)
+    head = _first_fresh(queue, stream.head, now)
     if returned is None:
         return None if head is None else (head, *head.next_free())
     index, count = returned.next_returned()
@@ -227,7 +222,7 @@ def _next_source(queue: Queue, lane: DeliveryStream, now: Instant) -> tuple[Chun
 
 
 def _first_fresh(queue: Queue, first: Callable[[], Chunk | None], now: Instant) -> Chunk | None:
-    """The first chunk, once nothing in it has expired."""
+    """The first chunk, after its expired messages were removed."""
     while (chunk := first()) is not None:
         if not message_transitions.expire(queue, chunk, now):
             return chunk

@@ -1,22 +1,17 @@
 """The properties of queues, topics and subscriptions, and which of them cannot change.
 
-What a queue is told to be: one frozen value, checked when it is built.
+A description is a frozen value that is checked when it is built. Topics and subscriptions are
+described like queues, because the code of a queue runs them: a topic keeps scheduled messages
+until they are due, and a subscription is a queue to which only its topic sends. Properties that
+they do not support must have their defaults.
 
-What a topic and a subscription are told to be.
+Some properties cannot change, because stored messages depend on them: messages without a session
+id cannot join a session later, and message ids that were not kept cannot be compared.
 
-Both are described like a queue, because the machine of a queue runs them: a topic keeps what is
-scheduled until it is due, a subscription is a queue that nobody can send to. What they cannot
-have is refused unless it is left at its default.
-
-Which properties of an entity are for life.
-
-What was stored under them cannot be read otherwise: messages without a session id cannot enter a
-session afterwards, and ids that nobody noted cannot be compared.
-
-Rule 1: a QueueDescription that exists is valid. Every refusal is one sentence that names the
-        property, the value and the range.
-Rule 2: the stored form is versioned JSON; a key it does not know is refused, never dropped.
-Rule 3: the stored form holds the keys of the access rules. What leaves the broker is
+Rule 1: a QueueDescription that exists is valid. Every error is one sentence with the property, the
+        value and the range.
+Rule 2: the stored form is versioned JSON; an unknown key is refused, never dropped.
+Rule 3: the stored form contains the keys of the access rules. What leaves the broker is
         ``to_public_dict``, which does not.
 """
 
@@ -55,7 +50,7 @@ IDLE_MS_MIN: Final = 1_000
 DUPLICATE_WINDOW_MS_MAX: Final = 604_800_000
 SIZE_MB_MAX: Final = 81_920
 DELIVERY_COUNT_MAX: Final = 2_147_483_647
-# .NET's longest TimeSpan: whoever asks for it means "never", which is None here.
+# .NET's longest TimeSpan: clients use it for "never", which is None here.
 DURATION_MS_MAX: Final = 922_337_203_685_477
 MESSAGE_SIZE_BYTES_MAX: Final = 262_144
 USER_METADATA_LENGTH_MAX: Final = 1_024
@@ -63,7 +58,7 @@ FORWARD_FIELDS: Final = ("forward_to", "forward_dead_lettered_messages_to")
 
 
 class EntityStatus(enum.StrEnum):
-    """Which doors of an entity are open."""
+    """Whether an entity can be sent to and received from."""
 
     ACTIVE = "Active"
     SEND_DISABLED = "SendDisabled"
@@ -94,31 +89,31 @@ class QueueDescription:
     display_path: str = ""
     """The path as its creator wrote it."""
     lock_duration_ms: int = 60_000
-    """How long a received message stays hidden from others (peek-lock)."""
+    """How long a received message is locked (peek-lock)."""
     max_size_mb: int = 1_024
     """Sends are refused with quota-exceeded beyond this many megabytes."""
     max_delivery_count: int = 10
-    """A message that was handed out this often without success is dead-lettered."""
+    """A message that was delivered this often without success is dead-lettered."""
     default_ttl_ms: int | None = None
-    """The longest a message may wait; None is for ever. A message's own TTL can only be less."""
+    """The maximum time to live of a message; None: no limit. A message's own may be shorter."""
     dead_lettering_on_expiration: bool = False
-    """Whether an expired message goes to the dead-letter queue or away."""
+    """Whether an expired message is dead-lettered or removed."""
     status: EntityStatus = EntityStatus.ACTIVE
     enable_batched_operations: bool = True
-    """Kept and reported; this broker groups its commits either way."""
+    """Stored and reported; this broker groups its commits either way."""
     max_message_size_bytes: int = MESSAGE_SIZE_BYTES_MAX
     user_metadata: str = ""
     authorization_rules: RuleSet = field(default_factory=RuleSet)
-    """Rules that open this queue and nothing else."""
+    """Access rules for this queue alone."""
     auto_delete_on_idle_ms: int | None = None
-    """Deleted when nobody used it for so long; None is never."""
+    """Deleted after it was idle for this time; None: never."""
     requires_session: bool = False
     requires_duplicate_detection: bool = False
     duplicate_detection_window_ms: int = 600_000
-    """How long the id of a message is remembered."""
+    """How long the id of a message is kept."""
     enable_partitioning: bool = False
     enable_express: bool = False
-    """Kept and reported; this broker has every message on disk before it says so."""
+    """Stored and reported; this broker writes every message to disk before it acknowledges it."""
     forward_to: str | None = None
     forward_dead_lettered_messages_to: str | None = None
     created_at_ms: int = 0
@@ -154,12 +149,15 @@ class QueueDescription:
 
     def _settle_path(self) -> None:
         if not isinstance(self.path, str) or not isinstance(self.display_path, str):
-            raise ConfigurationError(f"the path of a {self.kind} must be text")
+            raise ConfigurationError(f"The path of a {self.kind} must be text")
         canonical = parse_entity_path(self.path)
         self._check_shape(canonical)
         display = self.display_path or self.path
         if parse_entity_path(display) != canonical:
-            raise ConfigurationError(f"{display!r} is not another spelling of {canonical!r}")
+            raise ConfigurationError(
+                f"Property display_path {display!r} does not match the path {canonical!r}",
+                hint="Use the same path in both, in any letter case",
+            )
         # A frozen dataclass may still finish its own construction.
         object.__setattr__(self, "path", canonical)
         object.__setattr__(self, "display_path", display)
@@ -167,19 +165,19 @@ class QueueDescription:
     def _check_shape(self, canonical: str) -> None:
         if "subscriptions" in canonical.split("/")[1:]:
             raise ConfigurationError(
-                f"the {self.kind} path {self.path!r} reads like a subscription of a topic",
-                hint="Choose a path without a '/subscriptions/' part",
+                f"Invalid {self.kind} path: {self.path!r} is the path of a subscription",
+                hint="Use a path without '/subscriptions/'",
             )
 
     def to_json(self) -> str:
-        """The stored form. It holds the keys of the access rules: keep it in the data directory."""
+        """The stored form. It contains access keys: it must not leave the data directory."""
         stored = self.to_public_dict()
         stored["version"] = DESCRIPTION_VERSION
         stored["authorization_rules"] = [_rule_to_dict(rule) for rule in self.authorization_rules]
         return json.dumps(stored, separators=(",", ":"), sort_keys=True)
 
     def to_public_dict(self) -> dict[str, Any]:
-        """Everything but the keys, ready for an administration answer or a log line."""
+        """Everything but the keys, for an administration response or a log line."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values["status"] = self.status.value
         values["authorization_rules"] = [
@@ -193,14 +191,14 @@ class QueueDescription:
         try:
             stored = json.loads(text)
         except ValueError as error:
-            raise ConfigurationError(f"a {cls.kind} description is not valid JSON") from error
+            raise ConfigurationError(f"A {cls.kind} description is not valid JSON") from error
         if not isinstance(stored, dict):
-            raise ConfigurationError(f"a {cls.kind} description is not a JSON object")
+            raise ConfigurationError(f"A {cls.kind} description is not a JSON object")
         version = stored.pop("version", None)
         if version != DESCRIPTION_VERSION:
             raise ConfigurationError(
-                f"a {cls.kind} description has version {version!r}, not {DESCRIPTION_VERSION}",
-                hint="Open it with the twinbus version that wrote it",
+                f"A {cls.kind} description has version {version!r}, not {DESCRIPTION_VERSION}",
+                hint="Open the data directory with the twinbus version that wrote it",
             )
         return cls.from_dict(stored)
 
@@ -211,11 +209,11 @@ class QueueDescription:
         for key in values:
             if key not in known:
                 raise ConfigurationError(
-                    f"a {cls.kind} has no property {key[:60]!a}",
-                    hint=f"It has: {', '.join(sorted(known))}",
+                    f"Unknown property of a {cls.kind}: {key[:60]!a}",
+                    hint=f"Use one of: {', '.join(sorted(known))}",
                 )
         if "path" not in values:
-            raise ConfigurationError(f"a {cls.kind} description has no path")
+            raise ConfigurationError(f"A {cls.kind} description has no path")
         typed = dict(values)
         typed["status"] = _status(values.get("status", EntityStatus.ACTIVE))
         typed["authorization_rules"] = _rules(values.get("authorization_rules", []))
@@ -231,35 +229,41 @@ def _check_flags(description: QueueDescription) -> None:
     for item in fields(description):
         value = getattr(description, item.name)
         if isinstance(item.default, bool) and not isinstance(value, bool):
-            raise ConfigurationError(f"{item.name} must be true or false, not {value!r:.60}")
+            raise ConfigurationError(
+                f"Property {item.name} must be true or false, got {value!r:.60}"
+            )
     if not isinstance(description.status, EntityStatus):
-        raise ConfigurationError(f"status must be an EntityStatus, not {description.status!r:.60}")
+        raise ConfigurationError(
+            f"Property status must be an EntityStatus, got {description.status!r:.60}"
+        )
     if not isinstance(description.authorization_rules, RuleSet):
-        raise ConfigurationError("authorization_rules must be a RuleSet")
+        raise ConfigurationError("Property authorization_rules must be a RuleSet")
 
 
 def _check_int(name: str, value: object, minimum: int, maximum: int) -> None:
-    # bool is an int to Python, but nobody means max_delivery_count=True.
+    # bool is an int in Python, but max_delivery_count=True is a mistake.
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigurationError(f"{name} must be a whole number, not {value!r:.60}")
+        raise ConfigurationError(f"Property {name} must be an integer, got {value!r:.60}")
     if not minimum <= value <= maximum:
         raise ConfigurationError(
-            f"{name} is {value!r:.60}, outside {minimum} to {maximum}",
-            hint=f"Choose a {name} from {minimum} to {maximum}",
+            f"Property {name} must be from {minimum} to {maximum}, got {value!r:.60}",
+            hint=f"Use a value from {minimum} to {maximum}",
         )
 
 
 def _forward_path(name: str, value: object) -> str | None:
-    """Where to forward to. Whoever knows the hosts of the namespace has read a URL before
-    (forwarding.target_path)."""
+    """The path of the forwarding target. A URL was read before, where the host names of the
+    namespace are known (forwarding.target_path)."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name} must be the path of an entity, not {value!r:.60}")
+        raise ConfigurationError(
+            f"Property {name} must be the path of an entity, got {value!r:.60}"
+        )
     if "://" in value:
         raise ConfigurationError(
-            f"{name} must be the path of an entity, not the URL {value!a:.80}",
-            hint="Leave the scheme and the host out",
+            f"Property {name} must be the path of an entity, got the URL {value!a:.80}",
+            hint="Remove the scheme and the host",
         )
     return parse_entity_path(value)
 
@@ -267,14 +271,15 @@ def _forward_path(name: str, value: object) -> str | None:
 def _check_user_metadata(text: object) -> None:
     if not isinstance(text, str) or len(text) > USER_METADATA_LENGTH_MAX:
         raise ConfigurationError(
-            f"user_metadata must be text of at most {USER_METADATA_LENGTH_MAX} characters"
+            f"Property user_metadata must be text of at most {USER_METADATA_LENGTH_MAX} characters"
         )
     try:
         text.encode()
     except UnicodeEncodeError:
-        # JSON can spell half a surrogate pair; no answer that lists the queue could.
+        # JSON can contain half of a surrogate pair; a response that lists the queue cannot.
         raise ConfigurationError(
-            "user_metadata holds half a character", hint="Write it as whole Unicode characters"
+            "Property user_metadata contains an incomplete Unicode character",
+            hint="Use complete Unicode characters",
         ) from None
 
 
@@ -283,7 +288,7 @@ def _status(value: object) -> EntityStatus:
         return EntityStatus(str(value))
     except ValueError:
         raise ConfigurationError(
-            f"there is no entity status {value!r:.60}", hint=f"Use one of {', '.join(EntityStatus)}"
+            f"Unknown entity status: {value!r:.60}", hint=f"Use one of: {', '.join(EntityStatus)}"
         ) from None
 
 
@@ -312,8 +317,10 @@ def _rules(values: object) -> RuleSet:
             )
         )
     except (KeyError, TypeError, AttributeError):
-        # No "from": the original error may quote the value, which holds keys.
-        raise ConfigurationError("authorization_rules is not a list of access rules") from None
+        # No "from": the original error may contain the value, which has keys in it.
+        raise ConfigurationError(
+            "Property authorization_rules must be a list of access rules"
+        ) from None
 
 
 # Azure's limit for the name of a subscription.
@@ -328,7 +335,7 @@ class TopicDescription(QueueDescription):
     gives_messages: ClassVar[bool] = False
 
     support_ordering: bool = True
-    """Kept and reported; messages of one sender keep their order either way."""
+    """Stored and reported; messages of one sender keep their order either way."""
 
     def __post_init__(self) -> None:
         QueueDescription.__post_init__(self)
@@ -351,7 +358,7 @@ class SubscriptionDescription(QueueDescription):
     takes_messages: ClassVar[bool] = False
 
     dead_lettering_on_filter_errors: bool = True
-    """Whether a message that a rule cannot be applied to goes to the dead-letter queue."""
+    """Whether a message for which a rule fails is dead-lettered."""
 
     def __post_init__(self) -> None:
         QueueDescription.__post_init__(self)
@@ -368,11 +375,13 @@ class SubscriptionDescription(QueueDescription):
         if len(segments) < 3 or segments[-2] != "subscriptions":
             raise ConfigurationError(
                 f"{self.path!r} is not the path of a subscription",
-                hint="Write it as <topic>/subscriptions/<name>",
+                hint="Use <topic>/subscriptions/<name>",
             )
         if len(segments[-1]) > SUBSCRIPTION_NAME_LENGTH_MAX:
             raise ConfigurationError(
-                f"the name of a subscription has at most {SUBSCRIPTION_NAME_LENGTH_MAX} characters"
+                f"The subscription name has {len(segments[-1])} characters, the maximum is "
+                f"{SUBSCRIPTION_NAME_LENGTH_MAX}",
+                hint="Use a shorter name",
             )
 
     @property
@@ -395,12 +404,12 @@ def _refuse_foreign(description: QueueDescription, *names: str) -> None:
             is_default = value == defaults[name]
         if not is_default:
             raise ConfigurationError(
-                f"a {description.kind} has no {name}, asked for by {description.path!r}",
-                hint=f"Leave {name} out",
+                f"Property {name} is not supported for the {description.kind} {description.path!r}",
+                hint=f"Remove {name}",
             )
 
 
-_FOR_LIFE: Final = (
+_IMMUTABLE: Final = (
     "path",
     "requires_session",
     "requires_duplicate_detection",
@@ -409,11 +418,12 @@ _FOR_LIFE: Final = (
 
 
 def check_change(old: QueueDescription, new: QueueDescription) -> None:
-    """Refuse a change that the messages of the entity would not survive."""
-    for name in _FOR_LIFE:
+    """Refuse a change of a property on which stored messages depend."""
+    for name in _IMMUTABLE:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             raise ConfigurationError(
-                f"{name} of the {old.kind} {old.path!r} is {before!r} and cannot be changed",
-                hint=f"Create another {old.kind}, or leave {name} as it is",
+                f"Property {name} of the {old.kind} {old.path!r} is {before!r} and cannot be "
+                "changed",
+                hint=f"Create another {old.kind}, or leave {name} unchanged",
             )

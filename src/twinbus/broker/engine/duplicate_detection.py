@@ -1,16 +1,16 @@
 """Which message ids a queue has seen: duplicate detection (rule M3).
 
-    an id comes --> open page --close--> on its way --commit--> a page on disk --window--> forgotten
-                                             |
-                                             +--refused--> never seen
+    a new id --> open page --close--> being written --commit--> a page on disk --window--> removed
+                                            |
+                                            +--refused--> never seen
 
-Rule 1: an id counts as seen from the moment that its message is taken in, and is on disk with the
-        message, in the same transaction. A crash forgets neither or both.
-Rule 2: a duplicate is acknowledged and dropped, and never before its original is on disk. While
-        that is on its way, whatever brings a duplicate of it waits, and what comes later waits
-        behind it, so that messages keep their order.
-Rule 3: the window is measured on the wall clock. When that jumps back, an id is kept for a whole
-        window from then on: too long rather than too short.
+Rule 1: an id counts as seen from the moment that its message is accepted, and is on disk with the
+        message, in the same transaction. A crash loses neither or both.
+Rule 2: a duplicate is acknowledged and dropped, but never before its original is on disk. While
+        the original is being written, a send with a duplicate of it waits, and so do all later
+        sends, so that messages keep their order.
+Rule 3: the window is measured on the wall clock. If the clock is set back, an id is kept for
+        a whole window from then on: too long rather than too short.
 Rule 4: a message without an id is never a duplicate.
 """
 
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
     from twinbus.broker.engine.queue import Queue
     from twinbus.broker.engine.write_batch import CommitCallback
 
-# Pages are forgotten together: a busy queue writes hundreds of them a second.
+# Pages are removed together: a busy queue writes hundreds of them a second.
 SWEEP_DELAY_MS: Final = 1_000
-# Messages that waited for an original and are looked at in one step, about a millisecond.
-LET_IN_COUNT: Final = 256
-# Ids that are forgotten in one go, about a millisecond; the rest comes with the next timer.
+# Messages that waited for an original and are checked in one step, about a millisecond.
+ADMITTED_IN_STEP: Final = 256
+# Ids that are removed in one step, about a millisecond; the rest follows with the next timer.
 FORGOTTEN_AT_ONCE: Final = 4_096
 
 DUPLICATE: Final = MessageKeys(None, None, None)
-"""What the facts of a message are replaced with when it was dropped."""
+"""Replaces the facts of a message that was dropped."""
 
 
 class _Page:
-    """Ids that came to disk, or are to come there, in one transaction."""
+    """The ids of one transaction."""
 
     __slots__ = ("at_ms", "digests", "forgotten_bytes", "kept", "number")
 
     def __init__(self, number: int = 0, at_ms: int | None = None, digests: bytes = b"") -> None:
         self.number = number
         self.at_ms = at_ms
-        """When it was written; None while it is open."""
+        """When it was closed; None while it is open."""
         self.digests = bytearray(digests)
         self.forgotten_bytes = 0
-        """How many bytes of it are forgotten already."""
+        """How many of its bytes are removed already."""
         self.kept = bytearray()
-        """Those of messages that the broker itself moves: if refused, they are tried again."""
+        """The ids of messages that the broker itself moves: after a refusal it tries again."""
 
     def ids(self) -> Iterable[bytes]:
-        return _apart(self.digests)
+        return _split_digests(self.digests)
 
 
-def _apart(digests: bytearray) -> Iterable[bytes]:
+def _split_digests(digests: bytearray) -> Iterable[bytes]:
     whole = bytes(digests)
     return (whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES))
 
@@ -74,58 +74,58 @@ class DuplicateHistory:
 
     def __init__(self, rows: Iterable[SeenRow] = (), *, is_partitioned: bool = False) -> None:
         self._is_partitioned = is_partitioned
-        """Then equal ids in different partitions are different (as in Azure)."""
+        """Equal ids in different partitions are then different, as in Azure."""
         self._pages = deque(_Page(row.page, row.at_ms, row.digests) for row in rows)
         self._seen = {digest: page for page in self._pages for digest in page.ids()}
         self._next_number = self._pages[-1].number + 1 if self._pages else 1
         self._open = _Page()
         self._on_its_way: _Page | None = None
-        self._looked_ms: int | None = None
+        self._last_sweep_ms: int | None = None
         self.waiting: deque[tuple[list[IncomingMessage], CommitCallback | None]] = deque()
-        """What came while an original of it was on its way, and what came after that."""
+        """Sends with a duplicate of a message that is being written, and all later sends."""
 
     def __len__(self) -> int:
         return len(self._seen)
 
     @property
     def byte_count(self) -> int:
-        """What the ids take of the queue's quota."""
+        """The part of the queue's quota that the ids use."""
         return len(self._seen) * DIGEST_BYTES
 
-    # -- ids come -------------------------------------------------------------------------
+    # -- new ids --------------------------------------------------------------------------
 
     def must_wait(self, messages: list[IncomingMessage], *, is_ours: bool = False) -> bool:
-        """Whether it is not yet known if one of these is a duplicate.
+        """Whether it is not known yet if one of these is a duplicate.
 
-        ``is_ours``: they leave another entity with the next commit. Dropped as duplicates of what
-        a peer brought to that same commit they would be nowhere if it is refused, because the
-        peer's message is given up then and their leaving is tried again.
+        ``is_ours``: the broker moves them from another entity with the next commit. If they were
+        dropped as duplicates of a client's message in the same commit, and the store refused the
+        commit, they would be lost: the client's message is refused, and the move is tried again.
         """
-        return bool(self.waiting) or self._are_unsure(messages, is_ours)
+        return bool(self.waiting) or self._are_undecided(messages, is_ours)
 
-    def _are_unsure(self, messages: list[IncomingMessage], is_ours: bool) -> bool:
+    def _are_undecided(self, messages: list[IncomingMessage], is_ours: bool) -> bool:
         if self._on_its_way is None and not is_ours:
             return False
         return any(
-            self._is_unsure(digest, is_ours)
+            self._is_undecided(digest, is_ours)
             for digest in map(self._digest, messages)
             if digest is not None
         )
 
-    def _is_unsure(self, digest: bytes, is_ours: bool) -> bool:
+    def _is_undecided(self, digest: bytes, is_ours: bool) -> bool:
         page = self._seen.get(digest)
         if page is None:
             return False
         return page is self._on_its_way or (
-            is_ours and page is self._open and digest not in _apart(page.kept)
+            is_ours and page is self._open and digest not in _split_digests(page.kept)
         )
 
     def remove_duplicates(
         self, messages: list[IncomingMessage], window_ms: int, *, is_ours: bool = False
     ) -> list[IncomingMessage]:
-        """The messages that were not seen within the window; they are seen from now on.
+        """The messages that were not seen within the window; they count as seen from now on.
 
-        ``is_ours``: the broker itself moves them, and does so again if the store refuses them.
+        ``is_ours``: the broker itself moves them, and tries again if the store refuses them.
         """
         fresh = []
         for message in messages:
@@ -140,7 +140,7 @@ class DuplicateHistory:
         return fresh
 
     def unseen(self, messages: list[IncomingMessage], window_ms: int) -> list[IncomingMessage]:
-        """Those of the messages that remove_duplicates() would leave now; nothing is noted."""
+        """The messages that remove_duplicates() would return now; nothing is changed."""
         fresh, among = [], set[bytes]()
         for message in messages:
             digest = self._digest(message)
@@ -152,7 +152,7 @@ class DuplicateHistory:
         return fresh
 
     def _digest(self, message: IncomingMessage) -> bytes | None:
-        """What stands for a message's id."""
+        """The digest of a message's id."""
         facts = message.facts
         if facts is None:
             return None
@@ -173,17 +173,17 @@ class DuplicateHistory:
 
     @property
     def can_admit_waiting(self) -> bool:
-        """Whether the first of those that wait need not do so any more."""
-        return bool(self.waiting) and not self._are_unsure(self.waiting[0][0], is_ours=False)
+        """Whether the first waiting send can continue."""
+        return bool(self.waiting) and not self._are_undecided(self.waiting[0][0], is_ours=False)
 
     def take_waiting(self) -> Iterable[tuple[list[IncomingMessage], CommitCallback | None]]:
         waiting, self.waiting = self.waiting, deque()
         return waiting
 
-    # -- the way to the disk --------------------------------------------------------------
+    # -- commits --------------------------------------------------------------------------
 
     def close(self, queue_id: int, now_ms: int) -> SeenRow | None:
-        """What to write of the ids that came since the last time."""
+        """The row with the ids since the last call, or None."""
         if not self._open.digests:
             return None
         page, self._open = self._open, _Page()
@@ -192,7 +192,7 @@ class DuplicateHistory:
         return SeenRow(queue_id, page.number, now_ms, bytes(page.digests))
 
     def commit_finished(self) -> None:
-        """What was on its way is on disk."""
+        """The page that was being written is on disk."""
         if self._on_its_way is not None:
             self._on_its_way.kept.clear()
             self._pages.append(self._on_its_way)
@@ -200,26 +200,26 @@ class DuplicateHistory:
             self._on_its_way = None
 
     def take_back(self) -> None:
-        """The store refused what was on its way: only what will be tried again is still seen."""
+        """The store refused the page: only ids that will be written again are still seen."""
         page, self._on_its_way = self._on_its_way, None
         if page is not None:
             self._forget(page, page.digests)
-            for digest in _apart(page.kept):
+            for digest in _split_digests(page.kept):
                 self._note(digest, is_ours=True)
 
-    # -- ids go ---------------------------------------------------------------------------
+    # -- old ids --------------------------------------------------------------------------
 
     def next_sweep_ms(self, window_ms: int) -> int | None:
-        """When the oldest page can be forgotten."""
+        """When the oldest page can be removed."""
         at_ms = self._pages[0].at_ms if self._pages else None
         return None if at_ms is None else at_ms + window_ms + SWEEP_DELAY_MS
 
     def sweep(self, now_ms: int, window_ms: int) -> int:
-        """Forget what is older than the window; the last page to be forgotten on disk, or 0.
+        """Remove ids older than the window; returns the last page to delete on disk, or 0.
 
-        Of much, a part: next_sweep_ms() is in the past then.
+        Of many ids it removes a part: next_sweep_ms() is in the past then.
         """
-        self._notice_jump(now_ms)
+        self._handle_clock_jump(now_ms)
         through, left = 0, FORGOTTEN_AT_ONCE
         while left > 0 and self._pages and (self._pages[0].at_ms or 0) + window_ms <= now_ms:
             page = self._pages[0]
@@ -233,15 +233,15 @@ class DuplicateHistory:
                 through = page.number
         return through
 
-    def _notice_jump(self, now_ms: int) -> None:
-        if self._looked_ms is None or now_ms < self._looked_ms:
+    def _handle_clock_jump(self, now_ms: int) -> None:
+        if self._last_sweep_ms is None or now_ms < self._last_sweep_ms:
             for page in self._pages:
                 page.at_ms = min(page.at_ms or 0, now_ms)
-        self._looked_ms = now_ms
+        self._last_sweep_ms = now_ms
 
     def _forget(self, page: _Page, digests: bytearray) -> None:
-        for digest in _apart(digests):
-            # It may have come again since, after the window.
+        for digest in _split_digests(digests):
+            # The id may have come again since, after the window.
             if self._seen.get(digest) is page:
                 del self._seen[digest]
 
@@ -252,35 +252,35 @@ def without_duplicates(
     messages: list[IncomingMessage],
     ticket: CommitCallback | None,
 ) -> list[IncomingMessage]:
-    """What a queue has to take in now of what came; the ticket is looked after if that is none."""
+    """The messages that the queue must store now; if none, the ticket was queued or kept here."""
     if history.must_wait(messages):
         history.waiting.append((messages, ticket))
         return []
-    return sifted(queue, history, messages, ticket)
+    return drop_duplicates(queue, history, messages, ticket)
 
 
-def sifted(
+def drop_duplicates(
     queue: Queue,
     history: DuplicateHistory,
     messages: list[IncomingMessage],
     ticket: CommitCallback | None,
 ) -> list[IncomingMessage]:
-    """The same, of messages for which nothing has to be waited."""
+    """The same for messages that do not have to wait."""
     window_ms = queue.description.duplicate_detection_window_ms
     fresh = history.remove_duplicates(messages, window_ms, is_ours=ticket is None)
-    if queue.witness is not None:
+    if queue.audit_sink is not None:
         dropped = [message for message in messages if message.facts is DUPLICATE]
         queue.batch.notes += [
             UnstoredMessageEvent(MessageEvent.DUPLICATE, each, is_ours=ticket is None)
             for each in dropped
         ]
     if not fresh and ticket is not None:
-        # The originals are on disk, or in this batch: with it their fate is known.
+        # The originals are on disk or in this batch: its commit decides about the ticket.
         queue.batch.tickets.append(ticket)
     return fresh
 
 
 def sweep_history(queue: Queue, history: DuplicateHistory, now: Instant) -> None:
-    """Forget the ids whose time is over, in memory now and on disk with the next batch."""
+    """Remove the ids older than the window, in memory now and on disk with the next batch."""
     through = history.sweep(now.wall_ms, queue.description.duplicate_detection_window_ms)
     queue.batch.seen_through = max(queue.batch.seen_through, through)

@@ -1,10 +1,10 @@
-"""Which subscription gets what of a topic's messages.
+"""Which subscription gets which copy of a topic's messages.
 
-Rule 1: a message is looked at once, however many rules and subscriptions there are; while no
-        rule looks at anything it is not looked at at all.
-Rule 2: copies are equal objects: a message is changed for a subscription (by an action, by a
-        shorter time to live) in a copy of its own.
-Rule 3: whatever goes wrong with a rule stays with its subscription; a publisher never hears of it.
+Rule 1: a message is decoded once, however many rules and subscriptions there are; if no rule needs
+        its properties, it is not decoded at all.
+Rule 2: subscriptions share unchanged messages; a change for one subscription (an action, a shorter
+        time to live) is made on a copy.
+Rule 3: an error of a rule concerns its subscription only; the sender gets no error.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from twinbus.broker.engine.topic import Subscription
 
 FILTER_FAILED = "FilterEvaluationException"
-# Subscriptions that get a message before others have their turn; each takes up to 40 us.
+# Subscriptions that get a message in one step; each takes up to 40 us.
 MATCHES_IN_STEP = 16
 
 
 class Distribution:
-    """The copies of the messages of one arrival, by subscription."""
+    """The copies of the messages of one send, by subscription."""
 
     def __init__(self) -> None:
         self.everyone: list[Subscription] = []
-        """Who gets all of ``distinct``; they need no lists of their own."""
+        """The subscriptions that get all of ``distinct``; they need no lists of their own."""
         self.copies: dict[Subscription, list[IncomingMessage]] = {}
         self.dead: dict[Subscription, list[IncomingMessage]] = {}
         self.distinct: dict[int, IncomingMessage] = {}
-        """Every copy that somebody gets, once, in an order that suits all of them."""
+        """Every copy that a subscription gets, once, in an order that is right for all of them."""
         self._variants: dict[tuple[int, int], IncomingMessage] = {}
         self._origins: dict[int, int] = {}
-        """What became of which message, for copies that were changed."""
+        """The original of each changed copy, by id()."""
         self._made: list[IncomingMessage] = []
-        """Every copy that was made: as long as it is here, no other object has its id()."""
+        """Every changed copy: while it is in this list, no other object has its id()."""
 
     def give_all(self, messages: list[IncomingMessage], everyone: list[Subscription]) -> None:
-        """Every message to each of these subscriptions, which are the same for a whole arrival."""
+        """Give every message to each of these subscriptions."""
         if everyone:
             self.everyone = everyone
             self.distinct.update((id(message), message) for message in messages)
@@ -57,8 +57,8 @@ class Distribution:
     def give_each(
         self, messages: list[IncomingMessage], everyone: list[Subscription], now: Instant
     ) -> None:
-        """The same where some of them may get something else than the message as it is."""
-        # Message by message, so that variants of a message stay beside it.
+        """The same if some of them may need a changed copy."""
+        # Message by message, so that the copies of a message stay together.
         for message in messages:
             for subscription in everyone:
                 self._give(subscription, message, now)
@@ -66,19 +66,20 @@ class Distribution:
     def matching_steps(
         self,
         message: IncomingMessage,
-        book: RuleIndex[Subscription],
+        rule_index: RuleIndex[Subscription],
         now: Instant,
         chance: Random,
     ) -> Steps[None]:
-        """Give one message to the subscriptions whose rules let it in, in short steps."""
+        """Give one message to the subscriptions whose rules it matches, in short steps."""
         record = unpack_record(message.record, 0, len(message.record))
         view = MessageView.from_record(record, now_ms=now.wall_ms, random=chance)
-        matches = yield from book.matching_steps(view)
+        matches = yield from rule_index.matching_steps(view)
         for number, match in enumerate(matches, 1):
             records = yield from match.record_steps(view)
             subscription = match.subscription
             if match.error is not None and subscription.dead_letters_filter_errors:
-                self._bury(subscription, message, DeadLetter(FILTER_FAILED, str(match.error)))
+                reason = DeadLetter(FILTER_FAILED, str(match.error))
+                self._dead_letter(subscription, message, reason)
             else:
                 for copy in _copies(message, records):
                     if copy is not message:
@@ -90,7 +91,7 @@ class Distribution:
     def copies_of(
         self, messages: list[IncomingMessage]
     ) -> list[list[tuple[Subscription, IncomingMessage]]]:
-        """What each of these became, and for whom."""
+        """The copies of each of these, with their subscriptions."""
         found: dict[int, list[tuple[Subscription, IncomingMessage]]]
         found = {id(message): [(each, message) for each in self.everyone] for message in messages}
         for subscription, copies in (*self.copies.items(), *self.dead.items()):
@@ -99,7 +100,7 @@ class Distribution:
         return list(found.values())
 
     def keep(self, messages: list[IncomingMessage]) -> None:
-        """Only what came of these messages stays; the others turned out to be duplicates."""
+        """Keep only the copies of these messages; the others are duplicates."""
         wanted = {id(message) for message in messages}
 
         def kept(copies: list[IncomingMessage]) -> list[IncomingMessage]:
@@ -116,13 +117,13 @@ class Distribution:
         if description.needs_facts:
             message.facts = message.facts or facts_of(message.record)
             if description.requires_session and message.facts.session_id is None:
-                self._bury(subscription, message, NO_SESSION_ID)
+                self._dead_letter(subscription, message, NO_SESSION_ID)
                 return
         self.copies.setdefault(subscription, []).append(message)
         self.distinct.setdefault(id(message), message)
 
     def _expiring(self, message: IncomingMessage, ttl_ms: int, now: Instant) -> IncomingMessage:
-        """Subscriptions with the same time to live share a variant."""
+        """Subscriptions with the same time to live share a copy."""
         key = (id(message), ttl_ms)
         if key not in self._variants:
             variant = self._variants[key] = expiring(message, ttl_ms, now)
@@ -134,7 +135,7 @@ class Distribution:
         self._made.append(copy)
         self._origins[id(copy)] = self._origins.get(id(message), id(message))
 
-    def _bury(
+    def _dead_letter(
         self, subscription: Subscription, message: IncomingMessage, reason: DeadLetter
     ) -> None:
         path = subscription.description.path
@@ -144,17 +145,17 @@ class Distribution:
 
 
 def is_particular(subscription: Subscription) -> bool:
-    """Whether it may get something else than the message as it is."""
+    """Whether it may need a changed copy of a message."""
     description = subscription.description
     return description.default_ttl_ms is not None or description.needs_facts
 
 
 def _copies(message: IncomingMessage, records: list[Record | None]) -> list[IncomingMessage]:
-    """What a subscription gets of a message."""
+    """The copies of a message for one subscription."""
     copies: list[IncomingMessage] = []
     for record in records:
         if record is None:
-            # The unchanged copy first: it may lie on the sheet already, and order counts there.
+            # The unchanged copy first: it may be in the shared body already, where order matters.
             copies.insert(0, message)
         else:
             copies.append(IncomingMessage(pack_record(record), message.expires_ms))

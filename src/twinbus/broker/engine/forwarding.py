@@ -1,16 +1,16 @@
-"""Where an entity's messages go on to: what may be asked for, and what a message looks like there.
+"""Forwarding: which targets are allowed, and how a message changes when it is forwarded.
 
     queue, subscription --forward_to--> queue, topic
     their dead letters  --forward_dead_lettered_messages_to--> queue, topic
     topic --> its subscriptions
 
-Rule 1: no way leads back to where it began, whatever of the three it uses, and none has more than
-        four forwards. Both are refused when an entity is made or changed, so that no message ever
-        has to be stopped on its way.
-Rule 2: the target exists when it is asked for. When it is deleted, the forward ends with it: a new
-        entity of the same name is not the one that messages were allowed to go to (rule M14).
-Rule 3: a message keeps everything it has: ids, properties, annotations, and what is left of its
-        time to live. It remembers the number that it got where it was sent to first.
+Rule 1: no path of forwards, of any of the three kinds, leads back to its start, and none has more
+        than four forwards. Both are checked when an entity is created or changed, so that a
+        message never has to be stopped between two entities.
+Rule 2: the target exists when the forward is set. When it is deleted, the forward ends with it:
+        a new entity of the same name is not the authorized target (rule M14).
+Rule 3: a message keeps its ids, properties, annotations and the rest of its time to live, and the
+        sequence number of its first entity.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FORWARDS_MAX",
     "check_forwarding",
+    "find_rejection",
     "forwarded",
-    "never_taken",
     "own_targets",
     "target_of",
     "target_path",
@@ -72,7 +72,7 @@ def targets_of(description: QueueDescription) -> list[str]:
 
 
 def without_forwards(description: QueueDescription, targets: Collection[str]) -> QueueDescription:
-    """The description after the forwards to these paths have ended; itself if there are none."""
+    """The description without the forwards to these paths; unchanged if there are none."""
     if not any(path in targets for path in targets_of(description)):
         return description
     forward_to, dead_letters_to = (
@@ -85,9 +85,9 @@ def without_forwards(description: QueueDescription, targets: Collection[str]) ->
 
 
 def target_path(text: str, audience: Audience) -> str:
-    """The path that a forward names, as it is or in a URL whose host is this namespace's.
+    """The path of a forwarding target that is a path, or a URL with a host name of this namespace.
 
-    The port may be any: the namespace's own, the one for TLS, a mapped one.
+    The port may be any: the namespace's own, the one for TLS, or a mapped one.
     """
     text = text.strip()
     try:
@@ -95,20 +95,20 @@ def target_path(text: str, audience: Audience) -> str:
         _ = url.port
     except ValueError:
         raise ConfigurationError(
-            f"{text!a:.80} is not a URL", hint="Write it as sb://<host>/<entity>"
+            f"Invalid URL: {text!a:.80}", hint="Use sb://<host>/<entity>"
         ) from None
     if not url.netloc:
         return parse_entity_path(text)
     if not audience.answers_to(url.hostname):
         raise ConfigurationError(
-            f"messages can be forwarded inside this namespace, not to {url.hostname!a:.80}",
-            hint="Name an entity of this namespace by its path",
+            f"Messages can only be forwarded inside this namespace, not to {url.hostname!a:.80}",
+            hint="Use the path of an entity in this namespace",
         )
     return parse_entity_path(url.path.strip("/"))
 
 
 def own_targets(values: Mapping[str, Any], audience: Audience) -> dict[str, Any]:
-    """The properties of an entity with paths where they name URLs of this namespace."""
+    """The properties of an entity, with paths instead of URLs of this namespace."""
     return {
         name: target_path(value, audience)
         if name in FORWARD_FIELDS and isinstance(value, str) and value.strip()
@@ -118,7 +118,7 @@ def own_targets(values: Mapping[str, Any], audience: Audience) -> dict[str, Any]
 
 
 def target_of(queue: Queue) -> str | None:
-    """Where the messages of a queue, subscription or dead-letter queue go on to."""
+    """The path that a queue, subscription or dead-letter queue forwards to, or None."""
     description = queue.description
     if queue.is_dead_letter_queue:
         return description.forward_dead_lettered_messages_to
@@ -126,34 +126,34 @@ def target_of(queue: Queue) -> str | None:
 
 
 def check_forwarding(new: QueueDescription, others: Iterable[QueueDescription]) -> None:
-    """Refuse a description whose forwards lead nowhere, in a circle, or too far."""
+    """Refuse a description with a missing forwarding target, a loop, or too many forwards."""
     if not targets_of(new):
         return
     if new.forward_to is not None and new.requires_session:
         raise ConfigurationError(
-            f"the {new.kind} {new.path!r} has sessions and cannot forward its messages",
-            hint="Leave forward_to or requires_session out",
+            f"The {new.kind} {new.path!r} requires sessions and cannot forward its messages",
+            hint="Remove forward_to or requires_session",
         )
     known = {each.path: each for each in others} | {new.path: new}
     for path in targets_of(new):
         _check_target(new, path, known.get(path))
-    _Ways(known).check_from_all()
+    _ForwardPaths(known).check_from_all()
 
 
 def _check_target(new: QueueDescription, path: str, target: QueueDescription | None) -> None:
     if path == new.path:
         raise ConfigurationError(
-            f"the {new.kind} {new.path!r} cannot forward to itself", hint="Choose another target"
+            f"The {new.kind} {new.path!r} cannot forward to itself", hint="Choose another target"
         )
     if target is None or not target.takes_messages:
         raise ConfigurationError(
-            f"there is no queue or topic {path!r} that {new.path!r} could forward to",
-            hint="Create it first",
+            f"Queue or topic {path!r}, to which {new.path!r} forwards, not found",
+            hint="Create the queue or topic first",
         )
 
 
-class _Ways:
-    """The longest way from each entity, counted in forwards."""
+class _ForwardPaths:
+    """The longest path from each entity, counted in forwards."""
 
     def __init__(self, known: dict[str, QueueDescription]) -> None:
         self._known = known
@@ -168,8 +168,8 @@ class _Ways:
         for path in self._known:
             if self._length(path) > FORWARDS_MAX:
                 raise ConfigurationError(
-                    f"a message sent to {path!r} would be forwarded more than {FORWARDS_MAX} times",
-                    hint="Forward to an entity nearer to the end",
+                    f"A message sent to {path!r} would be forwarded more than {FORWARDS_MAX} times",
+                    hint="Use fewer forwards in a row",
                 )
 
     def _steps(self, path: str) -> Iterator[tuple[str, int]]:
@@ -182,8 +182,8 @@ class _Ways:
         # No deeper than a few steps: what is stored was checked, and one entity is new.
         if path in self._walking:
             raise ConfigurationError(
-                f"messages of {path!r} would be forwarded in a circle",
-                hint="Forward to an entity from which no way leads back",
+                f"Messages of {path!r} would be forwarded in a loop",
+                hint="Forward to an entity that does not forward back",
             )
         if path not in self._lengths:
             self._walking.add(path)
@@ -203,7 +203,7 @@ def targets_first(
         missing = {description.path for description, _rest in waiting}
         ready = [each for each in waiting if not missing.intersection(_needs(each[0]))]
         if not ready:
-            # A circle: whoever creates them is told what is wrong with it.
+            # A loop: creating the entities raises the error about it.
             return ordered + waiting
         ordered += ready
         waiting = [each for each in waiting if missing.intersection(_needs(each[0]))]
@@ -217,13 +217,13 @@ def _needs(description: QueueDescription) -> list[str]:
     return needs
 
 
-# -- messages on their way --------------------------------------------------------------------
+# -- forwarded messages -----------------------------------------------------------------------
 
 
 def forwarded(
     source: Queue, grant: DeliveryBatch, index: int, target: QueueDescription, now: Instant
 ) -> IncomingMessage:
-    """A message that was handed out, as its target takes it in."""
+    """A message that was delivered to the forwarder, in the form that its target stores."""
     seq = grant.chunk.first_seq + index
     starts = grant.chunk.starts
     record = unpack_record(grant.blob, starts[index], starts[index + 1])
@@ -241,16 +241,19 @@ def forwarded(
     )
 
 
-def never_taken(message: IncomingMessage, target: QueueDescription) -> DeadLetter | None:
-    """Why the target can never take the message, or None."""
+def find_rejection(message: IncomingMessage, target: QueueDescription) -> DeadLetter | None:
+    """Why the target can never accept the message, or None."""
     size, size_max = len(message.record), target.max_message_size_bytes
     if size > size_max:
         return DeadLetter(
-            "ForwardingFailed", f"{target.path!r} takes {size_max} bytes, the message has {size}."
+            "ForwardingFailed",
+            f"Entity {target.path!r} accepts messages of at most {size_max} bytes, this message "
+            f"has {size}.",
         )
     session_id = None if message.facts is None else message.facts.session_id
     if target.requires_session and session_id is None:
         return DeadLetter(
-            "ForwardingFailed", f"{target.path!r} has sessions, the message has no session id."
+            "ForwardingFailed",
+            f"Entity {target.path!r} requires sessions, this message has no session id.",
         )
     return None

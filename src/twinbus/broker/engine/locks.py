@@ -1,15 +1,12 @@
-"""Message locks, and how all of them are lost at once.
+"""Message locks, and the fault that ends all of them at once.
 
-Who holds which message, and until when.
-
-Messages are handed out in runs, and a run is locked as one object: a lock token is the run's
+Messages are delivered in runs, and a run is locked as one object: a lock token is the run's
 random id (8 bytes) followed by the sequence number (8 bytes). A run id is never used again,
-so a token settles at most once, and a late settlement of an old delivery cannot touch a newer
-one. Deadlines are monotonic seconds: a jump of the wall clock changes nothing (rule M2).
+so a token settles at most once, and a late settlement of an old delivery cannot affect a newer
+one. Deadlines are monotonic seconds: a change of the wall clock has no effect (rule M2).
 
-Every lock of a queue is lost at once, as if the time of each had run out (rule F4).
-
-Who waits for a session goes on waiting: it has no lock to lose.
+``lose_locks`` ends every lock of a queue as if its time had run out (rule F4). Receivers that wait
+for a session continue to wait: they have no lock.
 """
 
 from __future__ import annotations
@@ -31,25 +28,25 @@ if TYPE_CHECKING:
 
 TOKEN = Struct(">QQ")
 
-# Deadlines of settled runs that are kept before they are swept together: a lock may last five
-# minutes, in which a fast receiver settles a million.
+# Deadlines of settled runs that are kept before they are removed together: a lock may last five
+# minutes, in which a fast receiver settles a million messages.
 DEADLINES_SPARE = 256
-# Deadlines of settled runs that are dropped, and deadlines that are looked at, in one go.
+# Deadlines of settled runs that are dropped, and deadlines that are checked, in one step.
 STALE_AT_ONCE = 256
 DEADLINES_AT_ONCE = 1_024
 
 
 class LockRun:
-    """A run of messages handed to one consumer under one lock."""
+    """A run of messages delivered to one receiver under one lock."""
 
     __slots__ = (
+        "check_at_s",
         "chunk",
         "consumer",
         "count",
         "deadline_s",
         "first_seq",
         "locked_until_ms",
-        "looked_at_s",
         "renewals",
         "renewed_until_s",
         "run_id",
@@ -76,8 +73,8 @@ class LockRun:
         self.first_seq = chunk.first_seq + start
         self.deadline_s = deadline_s
         self.locked_until_ms = locked_until_ms
-        # When the table looks at it next; never later than the first of its locks runs out.
-        self.looked_at_s = deadline_s
+        # When the table checks it next; never later than the first of its locks expires.
+        self.check_at_s = deadline_s
         self.consumer = consumer
         # Bits are indexes into the chunk, so that masks of both can be combined.
         self.unsettled = span_mask(start, count)
@@ -89,7 +86,7 @@ class LockRun:
         return TOKEN.pack(self.run_id, seq)
 
     def overdue(self, now_s: float) -> int:
-        """The unsettled messages whose lock has run out by ``now_s``."""
+        """The unsettled messages whose lock has expired by ``now_s``."""
         session = self.session
         if session is not None:
             return self.unsettled if session.is_over or session.deadline_s <= now_s else 0
@@ -102,7 +99,7 @@ class LockRun:
         return mask
 
     def next_deadline_s(self) -> float:
-        """The earliest moment at which one of the unsettled messages runs out."""
+        """The earliest time at which the lock of an unsettled message expires."""
         renewed = {i: at for i, at in self.renewed_until_s.items() if self.unsettled >> i & 1}
         others = self.unsettled & ~sum(1 << index for index in renewed)
         times = list(renewed.values())
@@ -138,20 +135,20 @@ class LockTable:
             if len(self._deadlines) > 2 * len(self._runs) + DEADLINES_SPARE:
                 self._compact()
         else:
-            # It ends with its session, which keeps the time for all of them.
+            # It ends with its session, which has the deadline for all of them.
             run.session.runs[run_id] = run
         chunk.locked |= run.unsettled
         chunk.busy |= run.unsettled
         return run
 
     def _compact(self) -> None:
-        """Drop the deadlines of runs that are settled: most are, long before they run out."""
+        """Drop the deadlines of settled runs: most are settled long before they expire."""
         runs = self._runs.values()
-        self._deadlines = [(run.looked_at_s, run.run_id) for run in runs if run.looked_at_s < inf]
+        self._deadlines = [(run.check_at_s, run.run_id) for run in runs if run.check_at_s < inf]
         heapify(self._deadlines)
 
     def find(self, token: bytes, now_s: float) -> tuple[LockRun, int] | None:
-        """The run and chunk index behind a token that still holds its lock."""
+        """The run and chunk index of a token whose lock is still valid."""
         if len(token) != TOKEN.size:
             return None
         run_id, seq = TOKEN.unpack(token)
@@ -166,7 +163,7 @@ class LockTable:
         return run, index
 
     def release(self, run: LockRun, mask: int) -> None:
-        """The messages in ``mask`` are no longer held by ``run``."""
+        """The messages in ``mask`` are no longer locked by ``run``."""
         run.unsettled &= ~mask
         run.chunk.locked &= ~mask
         if run.consumer is not None:
@@ -177,9 +174,9 @@ class LockTable:
                 del run.session.runs[run.run_id]
 
     def let_go(self, count: int) -> bool:
-        """The queue is deleted, and nobody holds anything of it: release a few runs of locks.
+        """The queue is deleted and has no receivers: release a few runs of locks.
 
-        Whether there are more.
+        Returns whether there are more.
         """
         for run in list(islice(self._runs.values(), count)):
             self.release(run, run.unsettled)
@@ -188,27 +185,27 @@ class LockTable:
     def renew(self, run: LockRun, index: int, deadline_s: float) -> None:
         run.renewed_until_s[index] = deadline_s
         run.renewals[index] = run.renewals.get(index, 0) + 1
-        # Usually the table comes by earlier and finds the new end itself.
-        if deadline_s < run.looked_at_s:
-            self._look_at(run, deadline_s)
+        # Usually the table checks the run earlier and finds the new deadline then.
+        if deadline_s < run.check_at_s:
+            self._schedule_check(run, deadline_s)
 
     def hold(self, run: LockRun) -> None:
-        """The lock has no end: a part of the broker has the messages, and cannot be lost."""
+        """The lock does not expire: a part of the broker has it, which cannot be disconnected."""
         run.deadline_s = inf
 
     def unhold(self, run: LockRun, deadline_s: float) -> None:
-        """What is left of it runs out like any other lock."""
+        """What is unsettled expires like any other lock."""
         run.deadline_s = deadline_s
         if run.unsettled:
-            self._look_at(run, deadline_s)
+            self._schedule_check(run, deadline_s)
 
-    def _look_at(self, run: LockRun, at_s: float) -> None:
-        run.looked_at_s = at_s
+    def _schedule_check(self, run: LockRun, at_s: float) -> None:
+        run.check_at_s = at_s
         if at_s < inf:
             heappush(self._deadlines, (at_s, run.run_id))
 
     def next_deadline_s(self) -> float | None:
-        """When expired() next has something to say, or a little earlier."""
+        """When expired() may next return something, or a little earlier."""
         for _ in range(STALE_AT_ONCE):
             if not self._deadlines or self._deadlines[0][1] in self._runs:
                 break
@@ -216,9 +213,9 @@ class LockTable:
         return self._deadlines[0][0] if self._deadlines else None
 
     def expired(self, now_s: float) -> Iterator[tuple[LockRun, int]]:
-        """The messages whose locks have run out by ``now_s``; they are no longer locked.
+        """The messages whose locks have expired by ``now_s``; they are no longer locked.
 
-        Of very many, a part: next_deadline_s() is in the past then.
+        Of very many it returns a part: next_deadline_s() is in the past then.
         """
         for _ in range(DEADLINES_AT_ONCE):
             if not self._deadlines or self._deadlines[0][0] > now_s:
@@ -229,8 +226,8 @@ class LockTable:
             mask = run.overdue(now_s)
             if mask:
                 self.release(run, mask)
-            if run.unsettled and run.looked_at_s <= now_s:
-                self._look_at(run, run.next_deadline_s())
+            if run.unsettled and run.check_at_s <= now_s:
+                self._schedule_check(run, run.next_deadline_s())
             if mask:
                 yield run, mask
 
@@ -239,7 +236,7 @@ class LockTable:
 
 
 def lose_locks(queue: Queue) -> int:
-    """End all message and session locks; how many messages were held."""
+    """End all message and session locks; returns how many messages were locked."""
     lost = queue.locked_count
     if queue.sessions is not None:
         queue.sessions.lose_all()

@@ -1,13 +1,14 @@
-"""What becomes of messages: each function changes a chunk and notes it in the open batch.
+"""State changes of messages: each function changes a chunk and adds the change to the open batch.
 
-    remove        gone for good            return_to_queue     to be handed out again, at once
-    count_failed_delivery  counted, then given back or dead-lettered
-    defer         put aside                dead_letter   moved
-    expire        removed or moved, if the time has come
+    remove                  removed
+    return_to_queue         to be delivered again, at once
+    count_failed_delivery   counted, then returned or dead-lettered
+    defer                   deferred
+    dead_letter             moved to the dead-letter queue
+    expire                  removed or dead-lettered, if its time to live has ended
 
-Rule 1: what is noted in the batch is unsaved, and an unsaved chunk stays in memory.
-Rule 2: a message that waits to be moved belongs to nobody: it is not handed out, not taken and
-        not expired meanwhile.
+Rule 1: a chunk with changes in the batch is unsaved, and an unsaved chunk stays in memory.
+Rule 2: a message that waits to be moved is not delivered and does not expire meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from twinbus.broker.engine.outcomes import (
     MAX_DELIVERIES,
     TEXT_CHARACTERS_MAX,
     DeadLetter,
-    cut_short,
     dead_lettered,
+    shorten,
     text_bytes,
 )
 from twinbus.common.clock import Instant
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 
 # A message takes about 15 microseconds to be moved: a turn is about a millisecond.
 MOVES_PER_TURN_MAX: Final = 64
-# Moved without waiting for a turn, in each batch; a receiver seldom has more to say at once.
+# Moved without waiting for a turn, in each batch; a receiver seldom dead-letters more at once.
 MOVES_AT_ONCE_MAX: Final = 128
-# Moved with one batch. The texts of a frame make much of little, and all queues of a namespace
-# wait for one commit: the rest comes with the next ones.
+# Moved with one batch. The texts of one frame are added to many messages, and all queues of
+# a namespace wait for one commit: the rest follows with the next ones.
 MOVED_BYTES_MAX: Final = 512 * 1024
 
 
@@ -50,13 +51,13 @@ def _indexes(mask: int) -> Iterator[int]:
 
 
 def note(queue: Queue, what: MessageEvent, chunk: Chunk, mask: int, reason: str = "") -> None:
-    """Remember for the witness, if there is one, what the batch does to these messages."""
-    if queue.witness is not None:
+    """Add an event to the batch, if the queue has an audit sink."""
+    if queue.audit_sink is not None:
         queue.batch.notes.append(MessageEventRange(what, chunk.first_seq, mask, reason))
 
 
 def remove(queue: Queue, chunk: Chunk, mask: int) -> None:
-    """The messages are gone for good once the batch is on disk."""
+    """The messages are removed for good when the batch is on disk."""
     mask &= ~chunk.gone
     if not mask:
         return
@@ -73,9 +74,9 @@ def remove(queue: Queue, chunk: Chunk, mask: int) -> None:
 
 
 def restore(queue: Queue, chunk: Chunk, mask: int, deferred: int) -> None:
-    """Messages that a batch was to remove, and that the store refused, stay after all.
+    """Messages stay, because the store refused the batch that removed them.
 
-    The opposite of remove(); ``deferred`` are those of them that were put aside.
+    The opposite of remove(); ``deferred`` are those of them that were deferred.
     """
     batch, first_seq = queue.batch, chunk.first_seq
     chunk.gone &= ~mask
@@ -97,19 +98,19 @@ def restore(queue: Queue, chunk: Chunk, mask: int, deferred: int) -> None:
 
 
 def return_to_queue(queue: Queue, chunk: Chunk, mask: int) -> None:
-    """Hand the messages out again, at their old place. Deferred ones stay put aside."""
+    """Deliver the messages again, in their old order. Deferred ones stay deferred."""
     mask &= ~(chunk.gone | chunk.deferred | chunk.locked | chunk.moving)
     if mask:
-        lane = queue.stream_of(chunk)
-        if lane is None:
+        stream = queue.stream_of(chunk)
+        if stream is None:
             chunk.set_free(mask)
         else:
-            lane.returned.add(chunk, mask)
+            stream.returned.add(chunk, mask)
     queue.chunk_cache.release(chunk)
 
 
 def count_failed_delivery(queue: Queue, chunk: Chunk, mask: int) -> None:
-    """Count the attempt; the last allowed one leads to the dead-letter queue."""
+    """Count the delivery; after the last allowed one the message is dead-lettered."""
     note(queue, MessageEvent.ABANDONED, chunk, mask)
     exhausted = 0
     for index in _indexes(mask):
@@ -117,7 +118,7 @@ def count_failed_delivery(queue: Queue, chunk: Chunk, mask: int) -> None:
         if attempts >= queue.description.max_delivery_count and queue.dead_letters:
             exhausted |= 1 << index
         else:
-            # Nothing is behind the dead letters: there the count stops, before it overflows.
+            # A dead-letter queue has no dead-letter queue: the count stops before it overflows.
             chunk.delivery_counts[index] = min(attempts, DELIVERY_COUNT_MAX)
             _save_state(queue, chunk, index)
     if exhausted:
@@ -150,12 +151,12 @@ def _save_state(queue: Queue, chunk: Chunk, index: int) -> None:
 
 @dataclass(slots=True)
 class Move:
-    """Messages of one chunk on their way to the dead letters."""
+    """Messages of one chunk that are being moved to the dead-letter queue."""
 
     chunk: Chunk
     blob: bytes
     mask: int
-    """Those that are still to be moved."""
+    """The messages that are still to be moved."""
     outcome: DeadLetter
     ticket: CommitCallback | None
 
@@ -165,7 +166,7 @@ def dead_letter(
 ) -> None:
     """Move messages to the dead-letter queue, each in one transaction with its removal.
 
-    One frame may name thousands: after so many the others wait for the queue's next turn.
+    One frame may settle thousands: after MOVES_AT_ONCE_MAX the others wait for the queue's turns.
     """
 
     def begin() -> None:
@@ -182,19 +183,19 @@ def dead_letter(
 
 
 def advance_moves(queue: Queue) -> None:
-    """Move a few of the messages that wait for it."""
+    """Move a few of the waiting messages."""
     move, target = queue.moves[0], queue.dead_letters
     if target is None:
-        raise RuntimeError("a dead-letter queue has no dead-letter queue")
-    chunk, said, path = move.chunk, move.outcome, queue.description.path
-    count = min(MOVES_PER_TURN_MAX, 1 + MOVED_BYTES_MAX // (1 + text_bytes(said)))
+        raise RuntimeError("A dead-letter queue has no dead-letter queue")
+    chunk, outcome, path = move.chunk, move.outcome, queue.description.path
+    count = min(MOVES_PER_TURN_MAX, 1 + MOVED_BYTES_MAX // (1 + text_bytes(outcome)))
     indexes = list(islice(_indexes(move.mask), count))
     mask = move.mask & ((2 << indexes[-1]) - 1)
-    if not queue.has_room_for(len(indexes) * text_bytes(said)):
-        said = cut_short(said)
+    if not queue.has_room_for(len(indexes) * text_bytes(outcome)):
+        outcome = shorten(outcome)
     size_before = queue.used_bytes
-    moved = [dead_lettered(chunk, index, said, path, move.blob) for index in indexes]
-    note(queue, MessageEvent.DEAD_LETTERED, chunk, mask, said.reason[:TEXT_CHARACTERS_MAX])
+    moved = [dead_lettered(chunk, index, outcome, path, move.blob) for index in indexes]
+    note(queue, MessageEvent.DEAD_LETTERED, chunk, mask, outcome.reason[:TEXT_CHARACTERS_MAX])
     remove(queue, chunk, mask)
     target.enqueue(moved, None)
     queue.grew(queue.used_bytes - size_before)
@@ -208,7 +209,7 @@ def advance_moves(queue: Queue) -> None:
 
 
 def expire(queue: Queue, chunk: Chunk, now: Instant) -> bool:
-    """Remove what has expired and nobody holds; whether anything was."""
+    """Remove expired messages that are not locked; returns whether there were any."""
     if chunk.expires_ms is None or chunk.expires_ms > now.wall_ms:
         return False
     mask = 0
@@ -231,13 +232,13 @@ def expire(queue: Queue, chunk: Chunk, now: Instant) -> bool:
 
 
 def restore_expiry(queue: Queue, chunk: Chunk) -> None:
-    """While a message was held, the disk may have had a later expiry for it: write it anew."""
+    """While a message was locked, the disk may have a later expiry for it: write it again."""
     if chunk.expires_ms is not None:
         _save_expiry(queue, chunk)
 
 
 def postpone_expiry(queue: Queue, chunk: Chunk) -> None:
-    """What has expired is held: look again when the lock has run out."""
+    """Expired messages are locked: check again when the lock has expired."""
     _save_expiry(queue, chunk)
 
 

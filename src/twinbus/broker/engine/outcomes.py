@@ -1,15 +1,11 @@
-"""What a receiver can decide about a message, and what dead-lettering adds to it.
+"""How a receiver can settle a locked message (rule M2), and what dead-lettering adds to it.
 
-What a receiver can decide about a message it holds (rule M2).
+The reason and the description of a dead letter become application properties, where receivers
+expect them. Everything else of the bare message is kept byte for byte.
 
-A message on its way to the dead-letter queue: what is added to it, and what stays.
-
-The reason and its description become application properties, which is where receivers look
-for them. Everything else of the bare message is kept byte for byte.
-
-Rule 1: what is added counts against the quota of the entity. One frame of a receiver adds its
-        texts to thousands of messages: where there is no room for them, they are cut short, and the
-        message is moved all the same, because a full queue must not keep what cannot be processed.
+Rule 1: what is added counts against the quota of the entity. One frame of a receiver can add its
+        texts to thousands of messages: if the quota has no room for them, they are shortened and
+        the message is still moved, because a full queue must not keep poison messages.
 """
 
 from __future__ import annotations
@@ -36,25 +32,25 @@ from twinbus.broker.engine.stored_message import (
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Processed: it is gone."""
+    """Processed: remove it."""
 
     forwarded_to: str = ""
-    """The entity that has it now, if the broker itself moved it on."""
+    """The entity to which the broker has forwarded it, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Not processed: hand it out again and count the attempt."""
+    """Not processed: deliver it again and count the delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Never looked at: hand it out again as if nothing had happened."""
+    """Not used: deliver it again without counting the delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Put aside, to be received by its sequence number only."""
+    """Deferred: received by its sequence number only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ ABANDON = Abandon()
 RELEASE = Release()
 DEFER = Defer()
 
-# The reasons the service itself gives; receivers of dead-letter queues look for these words.
+# The reasons of Azure Service Bus itself; receivers of dead-letter queues expect these words.
 EXPIRED = DeadLetter("TTLExpiredException", "The message expired and was dead lettered.")
 MAX_DELIVERIES = DeadLetter(
     "MaxDeliveryCountExceeded",
@@ -86,9 +82,9 @@ NO_SESSION_ID = DeadLetter(
 
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
-# A receiver chooses these texts; a message must not outgrow what a receiver can take for them.
+# A receiver chooses these texts; with them a message must not become too large to be received.
 TEXT_CHARACTERS_MAX = 4_096
-# What is left of a reason where there is no room.
+# The length of a reason in a full queue.
 SHORT_CHARACTERS_MAX = 64
 
 _KEYS = (REASON.encode(), DESCRIPTION.encode())
@@ -101,19 +97,19 @@ _ORIGINAL_SEQ = encode_value(Symbol("x-opt-enqueue-sequence-number"))
 def dead_lettered(
     chunk: Chunk, index: int, outcome: DeadLetter, source: str, blob: bytes
 ) -> IncomingMessage:
-    """The message as the dead-letter queue holds it. It does not expire there."""
+    """The message as the dead-letter queue stores it. It does not expire there."""
     record = unpack_record(blob, chunk.starts[index], chunk.starts[index + 1])
     return _moved(record, outcome, source, chunk.first_seq + index)
 
 
 def dead_lettered_at_once(record: bytes, outcome: DeadLetter, source: str) -> IncomingMessage:
-    """The same for a message that never got a number in the queue it was meant for."""
+    """The same for a message that has no sequence number in its queue."""
     return _moved(unpack_record(record, 0, len(record)), outcome, source, None)
 
 
 def _moved(record: Record, outcome: DeadLetter, source: str, seq: int | None) -> IncomingMessage:
-    # A message may have been forwarded or dead-lettered before. Of its sources the last one
-    # counts, of its numbers the one that it got where it was sent to.
+    # A message may have been forwarded or dead-lettered before. It keeps its last source, and the
+    # sequence number of its first entity.
     pairs = [pair for pair in _pairs_of(record) if not pair.startswith(_SOURCE)]
     pairs.append(_SOURCE + encode_value(source))
     if seq is not None and not any(pair.startswith(_ORIGINAL_SEQ) for pair in pairs):
@@ -131,7 +127,7 @@ def _moved(record: Record, outcome: DeadLetter, source: str, seq: int | None) ->
 
 
 def _pairs_of(record: Record) -> Iterator[bytes]:
-    """The message annotations one by one, each a name and its value as they are encoded."""
+    """The message annotations one by one, each an encoded name and value."""
     raw, position = record.annotation_pairs, 0
     for _ in range(record.annotation_count):
         start = position
@@ -161,12 +157,12 @@ def _texts(outcome: DeadLetter) -> _Texts:
 
 
 def text_bytes(outcome: DeadLetter) -> int:
-    """How much the texts make a message longer."""
+    """How many bytes the texts add to a message."""
     return len(_texts(outcome).pairs)
 
 
-def cut_short(outcome: DeadLetter) -> DeadLetter:
-    """What is said where there is no room for more."""
+def shorten(outcome: DeadLetter) -> DeadLetter:
+    """The outcome with a short reason, for a full queue."""
     return DeadLetter(outcome.reason[:SHORT_CHARACTERS_MAX])
 
 
@@ -174,20 +170,20 @@ def _with_reason(bare: bytes, outcome: DeadLetter) -> bytes:
     texts = _texts(outcome)
     if not texts.values:
         return bare
-    # It was checked when it came.
+    # The message was checked when it arrived.
     sections = scan_to_body(bare, 0, len(bare), STORED_LIMITS)
     span = sections.application_properties
     before = 0 if sections.properties is None else sections.properties[1]
     section = texts.section
     if span is not None:
         section = _APPLICATION_PROPERTIES + _with_pairs(bare[span[0] : span[1]], texts)
-    # A message may have no body; then the section before it, or a footer, is the end.
+    # A message may have no body; then it ends with the section before, or with a footer.
     behind = sections.body_start if sections.body_start >= 0 else (span or (0, before))[1]
     return bare[:before] + section + bare[behind:]
 
 
 def _with_pairs(properties: bytes, texts: _Texts) -> bytes:
-    """Encoded application properties with the texts behind them, or in their old places."""
+    """Encoded application properties with the texts added, or replaced in their places."""
     if any(key in properties for key in _KEYS) or properties[0] not in (_MAP8, _MAP32):
         values: dict[str, Any]
         values, _end = decode_value(properties, 0, len(properties), Budget(STORED_LIMITS))

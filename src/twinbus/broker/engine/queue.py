@@ -1,14 +1,14 @@
-"""One queue: what it holds, who holds a lock on what, and what happens next.
+"""One queue: its messages, their locks, and what happens next.
 
 Rule 1: everything that can change a queue is in this file and in the parts it is made of.
-Rule 2: it reads no clock, no chance and no disk. Time comes in as an ``Instant``, chance as a
-        ``Random``, and what must be read goes out as a request (store_requests.py).
-Rule 3: nothing is shown to anyone before it is on disk. Changes are collected in a batch;
-        close_batch() turns it into store operations, committed() makes it visible.
+Rule 2: it reads no clock, no random numbers and no disk. Time is passed as an ``Instant``, random
+        numbers as a ``Random``, and reads are requested (store_requests.py).
+Rule 3: nothing is visible before it is on disk. Changes are collected in a batch; close_batch()
+        turns it into store operations, committed() makes it visible.
 
-    send --> batch --commit--> window --pump()--> locked --settle--> batch --commit--> gone
-                                  ^                 |
-                                  +---- returned <--+  abandon, release, lock ran out
+    send --> batch --commit--> window --deliver()--> locked --settle--> batch --commit--> gone
+                                  ^                    |
+                                  +----- returned <----+  abandon, release, lock expired
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
 from twinbus.broker.engine.delivery_stream import DeliveryStream
 from twinbus.broker.engine.descriptions import QueueDescription
 from twinbus.broker.engine.duplicate_detection import (
-    LET_IN_COUNT,
+    ADMITTED_IN_STEP,
     DuplicateHistory,
-    sifted,
+    drop_duplicates,
     sweep_history,
     without_duplicates,
 )
@@ -63,10 +63,10 @@ from twinbus.broker.engine.write_batch import (
     CommitCallback,
     Frozen,
     IncomingBatch,
-    closed_in,
+    audit_events,
     cost_of,
     freeze,
-    tickets_of,
+    list_tickets,
     undo,
     write_down,
 )
@@ -76,20 +76,20 @@ from twinbus.common.clock import Instant
 # Competing receivers take turns; this many messages are one turn.
 GRANT_COUNT_MAX = 256
 
-# Chunks that are shown, and other items that are looked at, in one step.
+# Chunks that become visible, and other items that are processed, in one step.
 PIECE_COUNT = 256
 
-# A lock can be renewed for ever by a stuck receiver; a day of one-minute locks is enough (M2).
+# A stuck receiver could renew a lock for ever; a day of one-minute locks is enough (M2).
 RENEWALS_MAX = 1440
-# Locks that run out in one turn, about 2 ms; a run of them costs as much as so many.
+# Locks that expire in one turn, about 2 ms; a run of them costs as much as EXPIRED_RUN_COST locks.
 EXPIRED_PER_TURN = 512
 EXPIRED_RUN_COST = 4
-# Attempts that are counted in one transaction because locks have run out.
+# Deliveries that are counted in one transaction because their locks have expired.
 STATES_PER_COMMIT = 2_048
 
 
 class Queue:
-    """The machine of one queue or of its dead-letter queue."""
+    """The state machine of one queue or of its dead-letter queue."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Queue:
         self.dead_letters = dead_letters
         self._source: weakref.ref[Queue] | None = None
         if dead_letters is not None:
-            # A weak one: whatever is deleted is freed at once, and not by the garbage collector.
+            # A weak reference: a deleted queue is freed at once, without the garbage collector.
             dead_letters._source = weakref.ref(self)
         self.next_seq = counters.next_seq
         self.message_count = counters.message_count
@@ -121,21 +121,21 @@ class Queue:
         self.in_flight: Batch | None = None
         self.saving: list[Chunk] = []
         self.moves: deque[message_transitions.Move] = deque()
-        """Messages on their way to the dead letters, which take their turns."""
+        """Messages that are being moved to the dead-letter queue, a few in each turn."""
         self.unread: dict[int, CommitCallback] = {}
-        """Who waits for a move whose bytes are still to be read; by their identity."""
+        """Tickets of moves whose bytes are still to be read, by id()."""
         self.moved_count = self.moved_bytes = 0
-        """What goes there with the open batch."""
+        """What the open batch moves to the dead-letter queue."""
         self.has_more = False
-        """The last deliver() ended before everything was handed out that could be."""
+        """The last deliver() ended before everything was delivered that could be."""
         self.is_deleted = False
-        self.witness: AuditSink | None = None
+        self.audit_sink: AuditSink | None = None
         self.history: DuplicateHistory | None = None
-        """The ids it has seen, if it detects duplicates; set by whoever makes the queue."""
+        """The ids it has seen, if it detects duplicates; set by the catalogue."""
         self.accessed_at_ms = 0
         self.visit_count = 0
-        """Wall time of the last attach or change, as far as this process knows."""
-        self._calendar = EngineTimers(self.chunk_cache.grace)
+        """Wall time of the last attach or change since the process started."""
+        self._timers = EngineTimers(self.chunk_cache.grace)
         self._requests: list[Request] = []
         self._load_count = 0
         self._blobs_asked: set[int] = set()
@@ -144,7 +144,7 @@ class Queue:
 
     @property
     def family(self) -> Queue:
-        """The entity that it belongs to: of a dead-letter queue, the one that is its source."""
+        """The entity it belongs to: itself, or the source of a dead-letter queue."""
         source = None if self._source is None else self._source()
         return self if source is None else source
 
@@ -154,12 +154,12 @@ class Queue:
 
     @property
     def is_dirty(self) -> bool:
-        """There is something to write, and nothing of it is on its way yet."""
+        """There is something to write, and nothing is being written."""
         return self.in_flight is None and not self.batch.is_empty()
 
     @property
     def is_reading(self) -> bool:
-        """Messages that could be handed out are on their way from disk."""
+        """Messages that could be delivered are being read from disk."""
         return self._load_count > 0 or bool(self._blobs_asked)
 
     @property
@@ -178,7 +178,7 @@ class Queue:
     # -- sending --------------------------------------------------------------------------
 
     def has_room_for(self, byte_count: int) -> bool:
-        """Whether the quota allows that many bytes more."""
+        """Whether the quota has room for that many bytes."""
         return self.used_bytes + byte_count <= self.description.max_size_mb << 20
 
     @property
@@ -192,15 +192,15 @@ class Queue:
         return used
 
     def grow_states(self, byte_count: int) -> None:
-        """The states of its sessions take so much more, or less."""
+        """Count a change in the size of its session states."""
         self.state_bytes += byte_count
         self.grew(byte_count)
 
     def grew(self, byte_count: int) -> None:
-        """It holds so much more than what was sent to it; a subscription tells its topic."""
+        """Count growth that was not sent to it; a subscription reports it to its topic."""
 
     def enqueue(self, messages: list[IncomingMessage], ticket: CommitCallback | None) -> None:
-        """Take messages in; ``ticket`` hears when they are on disk."""
+        """Accept messages; ``ticket`` is called when they are on disk."""
         if self.history is not None:
             messages = without_duplicates(self, self.history, messages, ticket)
             if not messages:
@@ -219,11 +219,11 @@ class Queue:
             self.arrive(IncomingBatch(visible, None, is_ours))
 
     def arrive(self, arrival: IncomingBatch) -> None:
-        """Messages that are not for later; a topic has another way with them."""
+        """Add messages that are not scheduled to the batch."""
         self.batch.arrivals.append(arrival)
 
     def count_in(self, messages: list[IncomingMessage]) -> bool:
-        """Count what arrives; whether any of it is for later."""
+        """Count the bytes of new messages; returns whether any of them is scheduled."""
         size = 0
         has_later = False
         for message in messages:
@@ -239,27 +239,27 @@ class Queue:
         ticket: CommitCallback,
         what: MessageEvent = MessageEvent.CANCELLED,
     ) -> None:
-        """Remove scheduled messages that were looked up for this purpose."""
+        """Remove scheduled messages that were read for this purpose."""
         for message in messages:
             self._unschedule(message, what)
         self.batch.tickets.append(ticket)
 
     def restore_scheduled(self, messages: list[ScheduledSize]) -> None:
-        """Scheduled messages whose removal the store refused stay after all."""
+        """Scheduled messages stay, because the store refused their removal."""
         seqs = {message.seq for message in messages}
-        self._calendar.restore(seqs)
+        self._timers.restore(seqs)
         self.batch.unscheduled = [seq for seq in self.batch.unscheduled if seq not in seqs]
         self.scheduled_count += len(messages)
         self.byte_count += sum(message.byte_count for message in messages)
         self._requests.append(FindTimes())
 
     def is_still_scheduled(self, seq: int) -> bool:
-        return self._calendar.is_scheduled(seq)
+        return self._timers.is_scheduled(seq)
 
     def _unschedule(self, message: ScheduledSize, what: MessageEvent) -> None:
-        if self.witness is not None:
+        if self.audit_sink is not None:
             self.batch.notes.append(MessageEventRange(what, message.seq, 1))
-        self._calendar.unschedule(message.seq)
+        self._timers.unschedule(message.seq)
         self.batch.unscheduled.append(message.seq)
         self.batch.swept = True
         self.scheduled_count -= 1
@@ -278,11 +278,11 @@ class Queue:
 
     @property
     def can_move(self) -> bool:
-        """Whether messages wait to be moved to the dead letters, and may be with this batch."""
+        """Whether messages wait to be moved to the dead-letter queue, and this batch has room."""
         return bool(self.moves) and self.moved_bytes < message_transitions.MOVED_BYTES_MAX
 
     def take_turn(self, now: Instant) -> None:
-        """Do a little of what takes long."""
+        """Do a part of the long tasks."""
         if self.can_move:
             message_transitions.advance_moves(self)
         if self.sessions is not None and self.sessions.has_returning:
@@ -291,74 +291,74 @@ class Queue:
             self._admit_waiting(self.history)
 
     def _admit_waiting(self, history: DuplicateHistory) -> None:
-        """Look at some of what waited for an original that was on its way."""
-        left = LET_IN_COUNT
+        """Check some of the sends that waited for a message that was being written."""
+        left = ADMITTED_IN_STEP
         while left > 0 and history.can_admit_waiting:
             messages, ticket = history.waiting.popleft()
             left -= len(messages)
-            fresh = sifted(self, history, messages, ticket)
+            fresh = drop_duplicates(self, history, messages, ticket)
             if fresh:
                 self._take_in(fresh, ticket)
 
     def joined_queues(self, now: Instant) -> Iterable[Queue]:
-        """The machines whose changes belong into one transaction with those of this one.
+        """The queues whose changes belong into one transaction with those of this one.
 
-        A dead-lettered message leaves one queue and enters another: if they were written apart,
-        a crash between would lose it (rule M8).
+        A dead-lettered message is removed from one queue and added to another: in two transactions
+        a crash between them would lose it (rule M8).
         """
         return () if self.dead_letters is None else (self.dead_letters,)
 
     @property
     def closing_cost(self) -> float:
-        """What it costs to close the open batch, in microseconds or so."""
+        """What it costs to close the open batch, in about microseconds."""
         return cost_of(self)
 
     def close_batch(self, now: Instant) -> list[Op]:
-        """Hand the collected changes over as store operations; they are now in flight."""
+        """Return the collected changes as store operations; they are now in flight."""
         ops: list[Op] = []
         for _cost in self.write_down(self.freeze(now), now, ops):
             pass
         return ops
 
     def freeze(self, now: Instant) -> Frozen:
-        """The same for many changes: they are in flight, and still to be written down."""
+        """The same for many changes: they are in flight, and write_down() makes the operations."""
         self._begin_closing(now)
         return freeze(self, now)
 
     def write_down(self, frozen: Frozen, now: Instant, ops: list[Op]) -> Iterator[float]:
         """Put the operations into ``ops``, which is complete after the last step.
 
-        A step says what it cost.
+        Each step yields its cost.
         """
         yield from write_down(self, frozen, now, ops)
-        if self.witness is not None:
-            self.witness.closed(self, closed_in(self, frozen.batch))
+        if self.audit_sink is not None:
+            self.audit_sink.closed(self, audit_events(self, frozen.batch))
 
     def _begin_closing(self, now: Instant) -> None:
         self.accessed_at_ms = now.wall_ms
         self.moved_count = self.moved_bytes = 0
 
     def committed(self) -> list[tuple[CommitCallback, range]]:
-        """The changes in flight are on disk: show them, and say who waited for them."""
-        batch = self._landed()
+        """The changes in flight are on disk: make them visible, and return their tickets."""
+        batch = self._take_in_flight()
         self._give_back(batch.returns)
         changed = batch.chunks()
         self._mark_saved(changed)
         self._mark_saved(self.saving)
         self._show(self.saving)
         self._release(changed)
-        told = list(tickets_of(self, batch))
-        self._end_landing(batch)
-        return told
+        tickets = list(list_tickets(self, batch))
+        self._finish_commit(batch)
+        return tickets
 
-    def land_in_steps(self, told: list[tuple[CommitCallback, range]]) -> Iterator[float]:
-        """The same in steps: messages are shown in their order; who waited is in ``told`` at last.
+    def commit_in_steps(self, tickets: list[tuple[CommitCallback, range]]) -> Iterator[float]:
+        """The same in steps: messages become visible in order; ``tickets`` is complete at the end.
 
-        A step says what it cost.
+        Each step yields its cost.
         """
         batch = self.in_flight
         if batch is None:
-            raise RuntimeError("no batch of this queue is on its way to the store")
+            raise RuntimeError("No batch of this queue is being written to the store")
         for returns in _pieces(batch.returns):
             self._give_back(returns)
             yield len(returns) * CHUNK_COST
@@ -370,14 +370,14 @@ class Queue:
             self._mark_saved(chunks)
             self._show(chunks)
             yield len(chunks) * CHUNK_COST
-        for waiting in _pieces(tickets_of(self, batch)):
-            told += waiting
+        for waiting in _pieces(list_tickets(self, batch)):
+            tickets += waiting
             yield len(waiting) * TICKET_COST
-        self._end_landing(self._landed())
+        self._finish_commit(self._take_in_flight())
         yield QUEUE_COST
 
     def _give_back(self, returns: list[tuple[Chunk, int]]) -> None:
-        # All that comes back is marked so while its chunk is unsaved and cannot be forgotten.
+        # Messages are marked as returned while their chunk is unsaved and so stays in memory.
         for chunk, mask in returns:
             message_transitions.return_to_queue(self, chunk, mask)
             if self.sessions is not None:
@@ -385,7 +385,7 @@ class Queue:
 
     def _show(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            self._calendar.note_expiry(chunk.expires_ms)
+            self._timers.note_expiry(chunk.expires_ms)
             if self.sessions is None:
                 self.stream.append_committed(chunk)
             else:
@@ -396,41 +396,41 @@ class Queue:
         for chunk in chunks:
             self.chunk_cache.release(chunk)
 
-    def _end_landing(self, batch: Batch) -> None:
+    def _finish_commit(self, batch: Batch) -> None:
         for arrival in batch.scheduled:
-            self._calendar.note_due(min(message.due_ms or 0 for message in arrival.messages))
-        self._calendar.commit_finished(batch.unscheduled)
+            self._timers.note_due(min(message.due_ms or 0 for message in arrival.messages))
+        self._timers.commit_finished(batch.unscheduled)
         if batch.swept:
             self._requests.append(FindTimes())
         self.saving = []
         if self.sessions is not None:
-            self.sessions.states_landed(batch.session_states)
+            self.sessions.states_committed(batch.session_states)
         if self.history is not None:
             self.history.commit_finished()
             self._admit_waiting(self.history)
 
-    def _landed(self) -> Batch:
+    def _take_in_flight(self) -> Batch:
         batch = self.in_flight
         if batch is None:
-            raise RuntimeError("no batch of this queue is on its way to the store")
+            raise RuntimeError("No batch of this queue is being written to the store")
         self.in_flight = None
         return batch
 
     def _mark_saved(self, landed: list[Chunk]) -> None:
         changes = self.batch.changes
         for chunk in landed:
-            # It may have changed again while the batch was on its way.
+            # It may have changed again while the batch was being written.
             chunk.unsaved = changes(chunk)
 
     def failed(self) -> list[CommitCallback]:
-        """The store refused the changes in flight; who asked for them must be told so."""
-        refused = undo(self, self._landed())
+        """The store refused the changes in flight; returns the tickets to refuse."""
+        refused = undo(self, self._take_in_flight())
         if self.history is not None:
             self._admit_waiting(self.history)
         return refused
 
     def discard(self) -> list[CommitCallback]:
-        """The queue is deleted: who waits for changes that will never be written."""
+        """The queue is deleted; returns the tickets of changes that will never be written."""
         self.is_deleted = True
         batch, self.batch = self.batch, Batch()
         arrivals = [*batch.arrivals, *batch.scheduled]
@@ -449,32 +449,32 @@ class Queue:
         self._stream_for(consumer).turns.add(consumer)
 
     def detach(self, consumer: Consumer) -> None:
-        """The receiver is gone. Its locks stay until they run out (rule M2); not its session."""
+        """The receiver is gone. Its locks stay until they expire (rule M2); its session ends."""
         if self.sessions is not None and consumer.session is not None:
             self.sessions.release(consumer.session, is_failure=False)
             return
         self.stream.turns.discard(consumer)
-        if not self.stream.turns.has_anyone:
+        if not self.stream.turns.has_consumers:
             self.stream.rest()
 
     def credit_available(self, consumer: Consumer) -> None:
-        """The consumer may have room now."""
-        lane = self._stream_for(consumer)
-        lane.turns.credit_available(consumer)
+        """The receiver may accept messages now."""
+        stream = self._stream_for(consumer)
+        stream.turns.credit_available(consumer)
         if self.sessions is not None:
-            self.sessions.mark_ready(lane)
+            self.sessions.mark_ready(stream)
 
     def _stream_for(self, consumer: Consumer) -> DeliveryStream:
         return self.stream if consumer.session is None else consumer.session.stream
 
     def stream_of(self, chunk: Chunk) -> DeliveryStream | None:
-        """Where the messages of a chunk are handed out; None while nobody has their session."""
+        """The stream that delivers the messages of a chunk; None if their session is not locked."""
         return (
             self.stream if self.sessions is None else self.sessions.stream_of(chunk.session or "")
         )
 
     def deliver(self, now: Instant) -> list[DeliveryBatch]:
-        """Hand out what can be handed out, or a good part of it: has_more says which."""
+        """Deliver what can be delivered, or a part of it: then has_more is true."""
         self.has_more = False
         if not self.description.status.can_receive:
             return []
@@ -483,16 +483,16 @@ class Queue:
     def grant(
         self, consumer: Consumer, chunk: Chunk, start: int, free: int, now: Instant
     ) -> DeliveryBatch:
-        """Hand over as many of the free messages from ``start`` as the consumer has room for."""
+        """Deliver as many of the free messages from ``start`` as the receiver accepts."""
         blob = chunk.blob
         if blob is None:
-            raise RuntimeError("messages are handed out with their bytes")
+            raise RuntimeError("Messages must be in memory to be delivered")
         count = min(free, consumer.room(), GRANT_COUNT_MAX)
-        chunk.hand_out(start, count)
+        chunk.mark_delivered(start, count)
         consumer.credit -= count
         run = None
-        if self.witness is not None:
-            self.witness.delivered(self, chunk, blob, start, count)
+        if self.audit_sink is not None:
+            self.audit_sink.delivered(self, chunk, blob, start, count)
         if consumer.deletes_on_receipt:
             message_transitions.note(self, MessageEvent.COMPLETED, chunk, span_mask(start, count))
             message_transitions.remove(self, chunk, span_mask(start, count))
@@ -525,10 +525,10 @@ class Queue:
         now: Instant,
         ticket: CommitCallback | None,
     ) -> int:
-        """Apply ``outcome`` to the messages of ``run`` in ``mask`` that it still holds.
+        """Apply ``outcome`` to the messages of ``run`` in ``mask`` that are still locked.
 
-        Returns the messages it applied to; the others have lost their lock. The ticket is
-        told when the change is on disk; a release changes nothing on disk and tells nobody.
+        Returns the messages it applied to; the others have lost their lock. The ticket is called
+        when the change is on disk; a release changes nothing on disk and calls no ticket.
         """
         mask &= run.unsettled & ~run.overdue(now.monotonic_s)
         if not mask:
@@ -564,25 +564,25 @@ class Queue:
     # -- deferred messages ----------------------------------------------------------------
 
     def reserve_deferred(self, chunk: Chunk, index: int) -> None:
-        """Keep a message that is_deferred() for the request that will take it."""
+        """Reserve a message that is_deferred() for the request that will receive it."""
         chunk.moving |= 1 << index
 
     def take_deferred(
         self, chunk: Chunk, index: int, consumer: Consumer | None, now: Instant
     ) -> DeliveryBatch | None:
-        """Hand out one message that is reserved; None leaves it where it was."""
+        """Deliver one reserved message; without a consumer it stays deferred."""
         chunk.moving &= ~(1 << index)
         return None if consumer is None else self.grant(consumer, chunk, index, 1, now)
 
     def is_deferred(self, chunk: Chunk, index: int, now: Instant) -> bool:
-        """Whether a message is put aside and free to be taken."""
+        """Whether a message is deferred and can be received."""
         is_fresh = chunk.expiries.get(index, now.wall_ms + 1) > now.wall_ms
         return is_fresh and bool(chunk.mark_deferred(1 << index))
 
     # -- locks ----------------------------------------------------------------------------
 
     def renew(self, token: bytes, now: Instant) -> int | None:
-        """Renew one lock; the new wall-clock end of it, or None when it is lost."""
+        """Renew one lock; returns its new end on the wall clock, or None if it is lost."""
         found = self.locks.find(token, now.monotonic_s)
         if found is None or found[0].renewals.get(found[1], 0) >= RENEWALS_MAX:
             return None
@@ -591,9 +591,9 @@ class Queue:
         return now.wall_ms + duration_ms
 
     def expire_locks(self, now: Instant) -> None:
-        """Locks that ran out count as a failed attempt; of many, the rest comes with a timer.
+        """Expired locks count as failed deliveries; of many, the rest follows with a timer.
 
-        Whoever asks about one lock asks that lock whether it has run out.
+        A check of a single lock does not depend on this: the lock itself has its deadline.
         """
         if self.sessions is not None:
             self.sessions.expire(now)
@@ -610,16 +610,16 @@ class Queue:
 
     @property
     def _has_states_enough(self) -> bool:
-        """One transaction counts no more attempts: others wait for its end, too."""
+        """One transaction counts no more deliveries, because other queues wait for it too."""
         return len(self.batch.states) >= STATES_PER_COMMIT
 
     # -- time -----------------------------------------------------------------------------
 
     def next_timer_s(self, now: Instant) -> float | None:
         """When to call handle_timer(), on the monotonic clock, or None."""
-        # What has run out and must wait for a commit is looked at again when that is done.
+        # Expired locks that must wait for a commit are checked again when it has finished.
         locks_s = None if self._has_states_enough else self.locks.next_deadline_s()
-        times = [locks_s, self._calendar.next_timer_s(now)]
+        times = [locks_s, self._timers.next_timer_s(now)]
         if self.history is not None:
             at_ms = self.history.next_sweep_ms(self.description.duplicate_detection_window_ms)
             times.append(None if at_ms is None else now.later_s(at_ms))
@@ -629,20 +629,20 @@ class Queue:
 
     def handle_timer(self, now: Instant) -> None:
         self.expire_locks(now)
-        self._requests += self._calendar.looks(now)
+        self._requests += self._timers.due_requests(now)
         if self.history is not None:
             sweep_history(self, self.history, now)
 
     # -- answers to requests --------------------------------------------------------------
 
     def chunks_loaded(self, request: LoadNext, loaded: Iterable[LoadedChunk]) -> None:
-        lane = request.stream
-        lane.is_loading = False
+        stream = request.stream
+        stream.is_loading = False
         self._load_count -= 1
-        if lane.loaded_through == request.after_seq and lane.turns.has_anyone:
-            lane.append_loaded(loaded, request.through_seq)
+        if stream.loaded_through == request.after_seq and stream.turns.has_consumers:
+            stream.append_loaded(loaded, request.through_seq)
             if self.sessions is not None:
-                self.sessions.mark_ready(lane)
+                self.sessions.mark_ready(stream)
 
     def blob_loaded(self, request: LoadBlob, loaded: LoadedChunk | None) -> None:
         chunk = request.chunk
@@ -656,8 +656,8 @@ class Queue:
         if not chunk.returned:
             chunk.drop_blob()
         self.chunk_cache.release(chunk)
-        if self.sessions is not None and (lane := self.stream_of(chunk)) is not None:
-            self.sessions.mark_ready(lane)
+        if self.sessions is not None and (stream := self.stream_of(chunk)) is not None:
+            self.sessions.mark_ready(stream)
 
     def expired_loaded(self, loaded: Iterable[LoadedChunk], now: Instant) -> None:
         found = False
@@ -676,27 +676,27 @@ class Queue:
         found = False
         for row in rows:
             found = True
-            if self._calendar.is_scheduled(row.seq):
+            if self._timers.is_scheduled(row.seq):
                 self._unschedule(size_of(row), MessageEvent.DUE)
-                # Its id was looked at when it was scheduled. It waits for nothing: it leaves the
-                # schedule with this batch, and so must be in it.
+                # Its id was checked when it was scheduled. It cannot wait: it leaves the schedule
+                # with this batch, and so must be in it.
                 self._take_in([IncomingMessage(row.blob, expiry_of(row.blob, 0))], None)
         if not found:
             self._requests.append(FindTimes())
 
     def times_found(self, next_expiry_ms: int | None, next_due_ms: int | None) -> None:
-        self._calendar.note_expiry(next_expiry_ms)
-        self._calendar.note_due(next_due_ms)
+        self._timers.note_expiry(next_expiry_ms)
+        self._timers.note_due(next_due_ms)
 
-    def ask_next(self, lane: DeliveryStream) -> None:
-        """Have the next chunks of a lane read, unless they are on their way."""
-        if not lane.is_loading and lane.needs_more():
-            lane.is_loading = True
+    def ask_next(self, stream: DeliveryStream) -> None:
+        """Request the next chunks of a stream, unless they are being read."""
+        if not stream.is_loading and stream.needs_more():
+            stream.is_loading = True
             self._load_count += 1
-            self._requests.append(LoadNext(lane, lane.loaded_through, lane.committed_through))
+            self._requests.append(LoadNext(stream, stream.loaded_through, stream.committed_through))
 
     def with_blob(self, chunk: Chunk, action: Callable[[], None]) -> None:
-        """Do something that needs the chunk's bytes, now or when they have been read."""
+        """Run an action that needs the chunk's bytes, now or when they have been read."""
         if chunk.blob is not None:
             action()
             return
@@ -704,7 +704,7 @@ class Queue:
         self.ask_blob(chunk)
 
     def ask_blob(self, chunk: Chunk) -> None:
-        """Have the bytes of a chunk read, unless they are on their way."""
+        """Request the bytes of a chunk, unless they are being read."""
         if chunk.first_seq not in self._blobs_asked:
             self._blobs_asked.add(chunk.first_seq)
             self._requests.append(LoadBlob(chunk))

@@ -1,19 +1,19 @@
-"""The sessions of one queue: who holds which, which have messages, and who waits for one.
+"""The sessions of one queue: their locks, their states, and the receivers that wait for one.
 
-    free --accept--> held --release (close, detach, lost connection)--> free
-                      |  ^ renew
-                      +--+--its time runs out--> free, and what was in hand counts as tried
+    free --accept--> locked --release (close, detach, lost connection)--> free
+                       |  ^ renew
+                       +--+--lock expires--> free, and its unsettled deliveries count as failed
 
-Rule 1: a session has one holder, and only the holder is handed its messages. A message lock
-        lasts exactly as long as the session's (rules M2, M3).
-Rule 2: whoever asks for the next session gets the one that has waited longest; a session that
-        was let go with messages left queues up behind the others.
-Rule 3: what came back keeps its place: nothing later is handed out while the delivery count of
-        an earlier message is still on its way to disk.
+Rule 1: a session is locked by one receiver, and only that receiver gets its messages. A message
+        lock lasts exactly as long as the session lock (rules M2, M3).
+Rule 2: a receiver that asks for the next session gets the one that has waited longest; a session
+        that was released with messages left waits behind the others.
+Rule 3: returned messages keep their order: nothing later is delivered while the delivery count of
+        an earlier message is still being written to disk.
 Rule 4: memory grows with the sessions that have messages, never with the messages.
-Rule 5: a state counts against the quota of its queue, as a message does.
-Rule 6: thousands of runs go back, and thousands of receivers are told, in turns. Until all runs of
-        a session are back nothing of it is handed out.
+Rule 5: a session state counts against the quota of its queue, as a message does.
+Rule 6: thousands of runs are returned, and thousands of receivers are notified, in turns. Until all
+        runs of a session are returned, nothing of it is delivered.
 """
 
 from __future__ import annotations
@@ -38,58 +38,58 @@ if TYPE_CHECKING:
     from twinbus.broker.engine.queue import Queue
     from twinbus.broker.engine.write_batch import CommitCallback
 
-# As with message locks: a day of one-minute locks, against a holder that is stuck.
+# As with message locks: a day of one-minute locks, in case a receiver is stuck.
 SESSION_RENEWALS_MAX = 1_440
-# Times of locks and waiters that are over, kept before they are swept together.
+# Times of ended locks and waiters, kept before they are removed together.
 TIMES_SPARE = 256
-# Runs of messages that go back at once when a session is let go; more go back in turns.
+# Runs of messages that are returned at once when a session is released; more follow in turns.
 RUNS_AT_ONCE = 128
-# Locks and waiters whose time has run out that are looked at in one go.
+# Expired locks and waiters that are handled in one step.
 OVER_AT_ONCE = 128
-# Receivers that are told something in one go; each takes up to 50 microseconds.
-TOLD_AT_ONCE = 16
+# Receivers that are notified in one step; each takes up to 50 microseconds.
+NOTIFIED_AT_ONCE = 16
 
-News = Callable[[], None]
+Notification = Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
 class SessionLock:
-    """One session in the hands of one receiver."""
+    """The lock of one receiver on one session."""
 
     session: str
     stream: DeliveryStream
     owner: object
-    """The connection it belongs to; only that one may renew it or touch its state."""
-    lost: News
-    """Told when its time has run out, by whoever runs the machine."""
+    """The connection of the receiver; only this one may renew it or use the session state."""
+    lost: Notification
+    """Called when the lock has expired, from notify_some()."""
     deadline_s: float
     locked_until_ms: int
     renewal_count: int = 0
     is_over: bool = False
     runs: dict[int, LockRun] = field(default_factory=dict)
-    """What its holder has in hand."""
+    """The unsettled deliveries of its receiver."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """Somebody who wants the next session that has messages."""
+    """A receiver that waits for the next session with messages."""
 
     owner: object
     deadline_s: float
     granted: Callable[[SessionLock], None]
-    timed_out: News
-    lost: News
+    timed_out: Notification
+    lost: Notification
     is_over: bool = False
 
 
 @dataclass(slots=True)
-class _Book:
-    """What is known of a session with messages, or with a holder."""
+class _ActiveCounts:
+    """The counts of a session with messages, or with a lock."""
 
     active_count: int = 0
     last_seq: int = 0
     returning_count: int = 0
-    """Failed attempts that are not on disk yet."""
+    """Failed deliveries that are not on disk yet."""
 
     @property
     def is_empty(self) -> bool:
@@ -101,83 +101,85 @@ def _state_size(session: str, state: bytes | None) -> int:
 
 
 class Sessions:
-    """Every session of a queue that somebody has, wants, or could be given."""
+    """Every session of a queue that is locked, has messages, or is waited for."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._books: dict[str, _Book] = {}
+        self._counts: dict[str, _ActiveCounts] = {}
         self._filled: dict[str, None] = {}
-        """Sessions with messages, held or not, in the order in which they came to have some."""
+        """Sessions with messages, locked or not, in the order in which they got their first."""
         self._free: dict[str, None] = {}
-        """Sessions with messages and without a holder, in the order in which they wait."""
+        """Sessions with messages and without a lock, in the order in which they wait."""
         self._locks: dict[str, SessionLock] = {}
         self._waiters: dict[Waiter, None] = {}
         self._ready: dict[DeliveryStream, None] = {}
         self._times: list[tuple[float, int, SessionLock | Waiter]] = []
         self._ties = count()
-        self._news: deque[News] = deque()
+        self._notifications: deque[Notification] = deque()
         self._leaving: deque[tuple[SessionLock, bool]] = deque()
-        """Locks that are over, and have runs that are still to go back; whether as tried."""
+        """Ended locks with runs that are still to be returned; whether they count as failed."""
         self._states: dict[str, NotedState] = {}
-        """States that a read may not find on disk yet."""
+        """States that may not be on disk yet."""
 
-    def recover(self, books: Iterable[SessionBook], state_bytes: int = 0) -> None:
-        """What the store holds, oldest session first."""
+    def recover(self, rows: Iterable[SessionBook], state_bytes: int = 0) -> None:
+        """Load the sessions of the store, oldest first."""
         self._queue.grow_states(state_bytes)
-        for book in books:
-            self._books[book.session] = _Book(book.active_count, book.last_seq)
-            if book.active_count > 0:
-                self._filled[book.session] = None
-            self._offer(book.session)
+        for row in rows:
+            self._counts[row.session] = _ActiveCounts(row.active_count, row.last_seq)
+            if row.active_count > 0:
+                self._filled[row.session] = None
+            self._offer(row.session)
 
-    def tell_some(self) -> bool:
-        """Tell receivers what they must be told, or some of them; whether others are left."""
-        for _ in range(min(len(self._news), TOLD_AT_ONCE)):
-            self._news.popleft()()
-        return bool(self._news)
+    def notify_some(self) -> bool:
+        """Send some of the notifications to receivers; returns whether there are more."""
+        for _ in range(min(len(self._notifications), NOTIFIED_AT_ONCE)):
+            self._notifications.popleft()()
+        return bool(self._notifications)
 
     def names(self, skip: int = 0, count_max: int | None = None) -> list[str]:
-        """Sessions that have messages, in the order in which they came to have some."""
+        """Sessions with messages, in the order in which they got their first."""
         return list(islice(self._filled, skip, None if count_max is None else skip + count_max))
 
     def __len__(self) -> int:
         return len(self._locks)
 
-    # -- holding --------------------------------------------------------------------------
+    # -- locks ----------------------------------------------------------------------------
 
-    def accept(self, session: str, owner: object, lost: News, now: Instant) -> SessionLock | None:
-        """Take a session by name, whether it has messages or not; None when it is held."""
+    def accept(
+        self, session: str, owner: object, lost: Notification, now: Instant
+    ) -> SessionLock | None:
+        """Lock a session by name, whether it has messages or not; None if it is locked."""
         self._end_if_over(session, now)
         return None if session in self._locks else self._lock(session, owner, lost, now)
 
     def wait(self, waiter: Waiter) -> None:
-        """Take the next session that has messages, now or later."""
+        """Wait for the next session with messages."""
         self._waiters[waiter] = None
         self._note_time(waiter)
 
     def give_up(self, waiter: Waiter) -> None:
-        """Nobody wants it any more."""
+        """The receiver does not wait any more."""
         waiter.is_over = True
         self._waiters.pop(waiter, None)
 
     def serve_waiters(self, now: Instant) -> None:
-        """Give free sessions to those who wait, first come, first served; to a few at once."""
+        """Give free sessions to waiting receivers, in their order, a few in each call."""
         while self._waiters and self._free:
-            if len(self._news) >= TOLD_AT_ONCE:
+            if len(self._notifications) >= NOTIFIED_AT_ONCE:
                 self._queue.has_more = True
                 return
             waiter, session = next(iter(self._waiters)), next(iter(self._free))
             self.give_up(waiter)
             lock = self._lock(session, waiter.owner, waiter.lost, now)
-            self._news.append(partial(waiter.granted, lock))
+            self._notifications.append(partial(waiter.granted, lock))
 
-    def _lock(self, session: str, owner: object, lost: News, now: Instant) -> SessionLock:
+    def _lock(self, session: str, owner: object, lost: Notification, now: Instant) -> SessionLock:
         self._free.pop(session, None)
-        book = self._books.setdefault(session, _Book())
+        counts = self._counts.setdefault(session, _ActiveCounts())
         duration_ms = self._queue.description.lock_duration_ms
         lock = SessionLock(
             session,
-            DeliveryStream(self._queue.chunk_cache, book.last_seq, session),
+            DeliveryStream(self._queue.chunk_cache, counts.last_seq, session),
             owner,
             lost,
             now.monotonic_s + duration_ms / 1000,
@@ -188,13 +190,13 @@ class Sessions:
         return lock
 
     def held_by(self, session: str, owner: object, now: Instant) -> SessionLock | None:
-        """The lock on a session, if it is the owner's."""
+        """The lock on a session, if it belongs to the owner."""
         self._end_if_over(session, now)
         lock = self._locks.get(session)
         return lock if lock is not None and lock.owner is owner else None
 
     def renew(self, lock: SessionLock, now: Instant) -> bool:
-        """Begin the lock's time anew; False when that has been done too often."""
+        """Restart the lock's duration; False if it was renewed too often."""
         if lock.is_over or lock.renewal_count >= SESSION_RENEWALS_MAX:
             return False
         duration_ms = self._queue.description.lock_duration_ms
@@ -204,7 +206,8 @@ class Sessions:
         return True
 
     def release(self, lock: SessionLock, *, is_failure: bool) -> None:
-        """The holder is gone: what it had in hand goes back, as tried only if its time ran out."""
+        """End the lock: its unsettled messages are returned; they count as failed deliveries only
+        if the lock has expired."""
         if lock.is_over:
             return
         lock.is_over = True
@@ -218,11 +221,11 @@ class Sessions:
 
     @property
     def has_returning(self) -> bool:
-        """Messages of sessions that were let go are still to go back."""
+        """Messages of released sessions are still to be returned."""
         return bool(self._leaving)
 
     def return_some(self) -> None:
-        """Have messages go back to their session, in the order in which locks ended."""
+        """Return messages to their session, in the order in which the locks ended."""
         lock, is_failure = self._leaving[0]
         queue = self._queue
         for run in list(islice(lock.runs.values(), RUNS_AT_ONCE)):
@@ -238,20 +241,20 @@ class Sessions:
             self.returned(lock.session)
 
     def lose_all(self) -> None:
-        """Every lock is lost, as if its time had run out."""
+        """End every lock as if it had expired."""
         for lock in list(self._locks.values()):
             self.release(lock, is_failure=True)
-            self._news.append(lock.lost)
+            self._notifications.append(lock.lost)
 
     # -- state ----------------------------------------------------------------------------
 
     def note_state(
         self, session: str, state: bytes | None, kept: bytes | None, ticket: CommitCallback
     ) -> bool:
-        """Keep what the holder noted down; ``ticket`` hears when it is on disk.
+        """Set the state of a session; ``ticket`` is called when it is on disk.
 
-        ``kept`` is what a read found on disk; what is known to be newer counts instead of it.
-        False when the queue has no room for more.
+        ``kept`` is what a read found on disk; a newer state in memory has precedence.
+        False if the quota of the queue has no room for it.
         """
         queue, recent = self._queue, self._states.get(session)
         before = _state_size(session, kept) if recent is None else recent.size
@@ -266,17 +269,17 @@ class Sessions:
         return True
 
     def noted_state(self, session: str) -> tuple[bytes | None] | None:
-        """A state that a read may not have seen, in a tuple; None when there is none."""
+        """A state that may not be on disk yet, in a tuple; None if there is none."""
         noted = self._states.get(session)
         return None if noted is None else (noted.state,)
 
-    def states_landed(self, states: dict[str, NotedState]) -> None:
-        """These are on disk; who has begun to read may still find the one before."""
+    def states_committed(self, states: dict[str, NotedState]) -> None:
+        """These are on disk; a read that began before may still find the previous ones."""
         if states:
             self._queue.chunk_cache.grace.after_reads(partial(self._forget_states, states))
 
     def states_refused(self, states: dict[str, NotedState]) -> None:
-        """The store refused these: what it had before is still there."""
+        """The store refused these: the previous states are still valid."""
         later = self._queue.batch.session_states
         for session, noted in states.items():
             following = later.get(session)
@@ -292,73 +295,73 @@ class Sessions:
             if self._states.get(session) is noted:
                 del self._states[session]
 
-    # -- what the queue tells -------------------------------------------------------------
+    # -- events of the queue --------------------------------------------------------------
 
     def stream_of(self, session: str) -> DeliveryStream | None:
         lock = self._locks.get(session)
         return None if lock is None else lock.stream
 
-    def mark_ready(self, lane: DeliveryStream) -> None:
-        """There may be something to hand out."""
-        self._ready[lane] = None
+    def mark_ready(self, stream: DeliveryStream) -> None:
+        """There may be messages to deliver."""
+        self._ready[stream] = None
 
     def take_ready(self) -> list[DeliveryStream]:
-        """The lanes to look at; one with a message still on its way back is not.
+        """The streams to deliver from; not those with messages that are still being returned.
 
-        A receiver may wake a lane whose session it has just lost, before it hears of that.
+        A receiver may mark the stream of a session that it has just lost, before it is notified.
         """
         ready, self._ready = self._ready, {}
-        books, lane_of = self._books, self.stream_of
-        held = [lane for lane in ready if lane_of(lane.session or "") is lane]
-        return [lane for lane in held if not books[lane.session or ""].returning_count]
+        counts, stream_of = self._counts, self.stream_of
+        locked = [stream for stream in ready if stream_of(stream.session or "") is stream]
+        return [stream for stream in locked if not counts[stream.session or ""].returning_count]
 
     def arrived(self, chunk: Chunk) -> None:
         """A new chunk is on disk."""
         session = chunk.session or ""
-        book = self._books.setdefault(session, _Book())
-        book.active_count += chunk.count
-        if book.active_count > 0:
+        counts = self._counts.setdefault(session, _ActiveCounts())
+        counts.active_count += chunk.count
+        if counts.active_count > 0:
             self._filled.setdefault(session)
-        book.last_seq = chunk.last_seq
-        lane = self.stream_of(session)
-        if lane is None:
+        counts.last_seq = chunk.last_seq
+        stream = self.stream_of(session)
+        if stream is None:
             self._queue.chunk_cache.put_back(chunk)
             self._offer(session)
         else:
-            lane.append_committed(chunk)
-            self.mark_ready(lane)
+            stream.append_committed(chunk)
+            self.mark_ready(stream)
 
     def left(self, session: str, message_count: int) -> None:
-        """So many messages are gone or put aside. They may be faster than their arrival."""
-        book = self._books.setdefault(session, _Book())
-        book.active_count -= message_count
-        if book.active_count <= 0:
+        """Count messages that were removed or deferred, possibly before arrived() counted them."""
+        counts = self._counts.setdefault(session, _ActiveCounts())
+        counts.active_count -= message_count
+        if counts.active_count <= 0:
             self._filled.pop(session, None)
         self._offer(session)
 
     def returning(self, session: str) -> None:
-        """Messages come back once their delivery count is on disk."""
-        self._books.setdefault(session, _Book()).returning_count += 1
+        """Messages will be returned when their delivery count is on disk."""
+        self._counts.setdefault(session, _ActiveCounts()).returning_count += 1
 
     def returned(self, session: str) -> None:
-        """They are back."""
-        self._books[session].returning_count -= 1
-        lane = self.stream_of(session)
-        if lane is not None:
-            self.mark_ready(lane)
+        """The messages are returned."""
+        self._counts[session].returning_count -= 1
+        stream = self.stream_of(session)
+        if stream is not None:
+            self.mark_ready(stream)
         self._offer(session)
 
     def _offer(self, session: str) -> None:
-        """A free session waits while it has messages; an empty one is forgotten."""
-        book = self._books[session]
+        """A free session waits while it has messages; an empty one is removed."""
+        counts = self._counts[session]
         if session in self._locks:
             return
-        if book.active_count > 0:
+        if counts.active_count > 0:
             self._free.setdefault(session)
             return
         self._free.pop(session, None)
-        if book.is_empty:
-            del self._books[session]
+        if counts.is_empty:
+            del self._counts[session]
 
     # -- time -----------------------------------------------------------------------------
 
@@ -377,16 +380,16 @@ class Sessions:
         return self._times[0][0] if self._times else None
 
     def _end_if_over(self, session: str, now: Instant) -> None:
-        """Whoever asks about one session need not wait until its turn has come to be ended."""
+        """End an expired lock at once when its session is asked for."""
         lock = self._locks.get(session)
         if lock is not None and lock.deadline_s <= now.monotonic_s:
             self.release(lock, is_failure=True)
-            self._news.append(lock.lost)
+            self._notifications.append(lock.lost)
 
     def expire(self, now: Instant) -> None:
-        """Locks that ran out are lost, and who waited long enough is told so.
+        """End expired locks, and notify receivers that have waited too long.
 
-        Of many, the rest comes with a timer: next_timer_s() is in the past then.
+        Of many, the rest follows with a timer: next_timer_s() is in the past then.
         """
         left = OVER_AT_ONCE
         while left > 0 and self._times and self._times[0][0] <= now.monotonic_s:
@@ -399,7 +402,7 @@ class Sessions:
             elif isinstance(timed, SessionLock):
                 left -= len(timed.runs)
                 self.release(timed, is_failure=True)
-                self._news.append(timed.lost)
+                self._notifications.append(timed.lost)
             else:
                 self.give_up(timed)
-                self._news.append(timed.timed_out)
+                self._notifications.append(timed.timed_out)

@@ -1,16 +1,12 @@
-"""What the engine asks to have read, and when it looks for due messages.
+"""Reads that a queue requests, and its timers for expired and scheduled messages.
 
-What a queue machine asks its surroundings to read for it.
+The engine never reads the store. It returns requests; the namespace reads, and answers by calling
+the method named in the request.
 
-The machine never touches the store. It leaves requests; whoever runs it reads and answers by
-calling the method named here.
-
-When a queue must look at the disk again: the next expiry and the next schedule.
-
-Rule 1: a time is noted once its message is on disk, never before: a look that comes too early
+Rule 1: a time is set when its message is on disk, never before: a read that comes too early
         finds nothing and would not be repeated.
-Rule 2: every look ends with a new time, either at once (nothing was found) or after the commit
-        of what was found.
+Rule 2: every read for due messages ends with a new time, either at once (nothing was found) or
+        after the commit of what was found.
 """
 
 from __future__ import annotations
@@ -27,9 +23,9 @@ from twinbus.common.clock import Instant
 
 @dataclass(frozen=True, slots=True)
 class LoadNext:
-    """Read the chunks of a lane behind ``after_seq``; answer with ``chunks_loaded``.
+    """Read the chunks of a stream after ``after_seq``; answer with ``chunks_loaded``.
 
-    A lane with a session is only interested in the chunks of that session.
+    A stream of a session needs only the chunks of that session.
     """
 
     stream: DeliveryStream
@@ -46,7 +42,7 @@ class LoadBlob:
 
 @dataclass(frozen=True, slots=True)
 class LoadExpired:
-    """Read chunks with messages that expired; answer with ``expired_loaded``."""
+    """Read chunks with expired messages; answer with ``expired_loaded``."""
 
     now_ms: int
 
@@ -60,11 +56,11 @@ class LoadDue:
 
 @dataclass(frozen=True, slots=True)
 class FindTimes:
-    """Look up the next expiry and the next schedule; answer with ``times_found``."""
+    """Read the next expiry and the next scheduled time; answer with ``times_found``."""
 
 
 class ScheduledSize(NamedTuple):
-    """What must be known of a scheduled message to remove it; its bytes may be a megabyte."""
+    """What is needed to remove a scheduled message, without its bytes."""
 
     seq: int
     byte_count: int
@@ -97,8 +93,8 @@ class EngineTimers:
         at_ms = _earlier(self._next_expiry_ms, self._next_due_ms)
         return None if at_ms is None else now.monotonic_s + (at_ms - now.wall_ms) / 1000
 
-    def looks(self, now: Instant) -> list[Request]:
-        """What to look for now."""
+    def due_requests(self, now: Instant) -> list[Request]:
+        """The reads for what is due now."""
         requests: list[Request] = []
         if self._next_expiry_ms is not None and self._next_expiry_ms <= now.wall_ms:
             self._next_expiry_ms = None
@@ -118,11 +114,11 @@ class EngineTimers:
         self._unscheduled.add(seq)
 
     def restore(self, seqs: Iterable[int]) -> None:
-        """These stay scheduled after all."""
+        """These stay scheduled."""
         self._unscheduled.difference_update(seqs)
 
     def commit_finished(self, seqs: Iterable[int]) -> None:
-        """The disk knows that these are no longer scheduled."""
+        """These are no longer scheduled on disk."""
         gone = set(seqs)
         if gone:
             self._grace.after_reads(lambda: self._unscheduled.difference_update(gone))

@@ -1,21 +1,5 @@
 """A message as it is stored: its record, its ids and its partition.
 
-The stored form of one message, and of the run of messages that a chunk holds.
-
-What a queue must know about a message besides its size and its times: the ids.
-
-Most queues need none of it, and then nothing is read (``QueueDescription.needs_facts``).
-
-The sixteen partitions of a partitioned entity: to which one a message belongs (rules M3, F2).
-
-Here all partitions live in one store and are received from in one order. What a partition has of
-its own is its share of the rate: a busy one is throttled and the others are not.
-
-    session id --> partition key --> message id, if duplicates are detected --> each in turn
-
-Rule 1: the bare message (properties, application properties, body, footer) is kept byte for
-        byte; only what the broker must read back is pulled out in front of it.
-Rule 2: a plain message costs one byte of overhead, because most messages are plain.
     chunk blob = u32 length x count | record | record | ...
     record     = flags u8
                  [priority u8]                     if PRIORITY
@@ -23,7 +7,19 @@ Rule 2: a plain message costs one byte of overhead, because most messages are pl
                  [pair count u16, length u32, raw] if ANNOTATIONS
                  [pair count u16, length u32, raw] if DELIVERY_ANNOTATIONS
                  bare message
-Rule 3: equal keys, equal partition, in every process and for ever.
+
+The ids of a message are only read for queues that need them (``QueueDescription.needs_facts``).
+
+A partitioned entity has sixteen partitions (rules M3, F2). All of them are in one store and are
+received from in one order. Each has its own share of the rate limit: a busy one is throttled and
+the others are not. A message's partition follows from the first of these that it has:
+
+    session id --> partition key --> message id, if duplicates are detected --> each in turn
+
+Rule 1: the bare message (properties, application properties, body, footer) is kept byte for
+        byte; only what the broker must read back is stored in front of it.
+Rule 2: a plain message costs one byte of overhead, because most messages are plain.
+Rule 3: equal keys have the same partition, in every process and for ever.
 Rule 4: a session id and a partition key that differ contradict each other, and are refused.
 """
 
@@ -80,7 +76,7 @@ ANNOTATIONS = 0x04
 DELIVERY_ANNOTATIONS = 0x08
 
 TTL_MS_HEADER_MAX = 0xFFFFFFFF
-"""The AMQP header holds a TTL as an unsigned 32-bit number; longer ones are shown as this."""
+"""The AMQP header has a TTL of 32 bits; a longer one becomes this value."""
 
 PLAIN = b"\x00"
 _EXPIRY = Struct(">qI")
@@ -97,26 +93,26 @@ class Record:
     ttl_ms: int | None = None
     annotation_count: int = 0
     annotation_pairs: bytes = b""
-    """User annotations as encoded key/value pairs, to be copied behind the broker's own."""
+    """User annotations as encoded key/value pairs, to be copied after the broker's own."""
     delivery_annotation_count: int = 0
     delivery_annotation_pairs: bytes = b""
-    """The same for delivery annotations, which few senders write."""
+    """The same for delivery annotations, which few senders use."""
 
 
 class MessageOrigin(NamedTuple):
-    """How a message came to where it is now, for the witness. It is stored nowhere."""
+    """Where a message was before, for the audit log. It is not stored."""
 
     entity: str = ""
-    """Where it was before; nothing if it was sent here."""
+    """Its previous entity; "" if it was sent here."""
     number: int = 0
     """Its number there."""
     publication: int | None = None
-    """What all copies of a topic's message have in common."""
+    """The number that all copies of a topic's message have in common."""
 
 
 @dataclass(slots=True)
 class IncomingMessage:
-    """A message on its way into a queue: its stored form and what decides its fate."""
+    """A message that enters a queue: its stored form, and what decides what happens to it."""
 
     record: bytes
     expires_ms: int | None = None
@@ -199,7 +195,7 @@ def chunk_starts(blob: bytes, count: int) -> array[int]:
     return array("I", accumulate(lengths, initial=4 * count))
 
 
-# With 16 bytes, 10 million remembered ids have one chance in 10 ** 24 that two are confused.
+# With 16 bytes, 10 million ids collide with a probability of 1 in 10 ** 24.
 DIGEST_BYTES: Final = 16
 
 _MESSAGE_ID, _GROUP_ID = 0, 10
@@ -214,18 +210,18 @@ class MessageKeys(NamedTuple):
     session_id: str | None
     partition_key: str | None
     arrived_ms: int = 0
-    """When it came, on the wall clock."""
+    """When it arrived, on the wall clock."""
     partition: int | None = None
-    """Which partition it was given, if the entity is partitioned."""
+    """Its partition, if it has been assigned."""
     digest: bytes | None = None
-    """What duplicate detection remembers of it, if that is known already."""
+    """Its digest for duplicate detection, if it has been computed."""
 
 
 def facts_of(record: bytes, arrived_ms: int = 0) -> MessageKeys:
     """The ids of a stored message."""
     taken_apart = unpack_record(record, 0, len(record))
     bare = taken_apart.bare
-    # It was checked when it came.
+    # The message was checked when it arrived.
     span = scan_to_body(bare, 0, len(bare), STORED_LIMITS).properties
     message_id = session_id = None
     if span is not None:
@@ -240,7 +236,7 @@ def facts_of(record: bytes, arrived_ms: int = 0) -> MessageKeys:
 
 
 def digest_of(facts: MessageKeys, *, is_partitioned: bool) -> bytes | None:
-    """What stands for a message's id; None if it has none.
+    """The digest of a message's id; None if it has no id.
 
     ``is_partitioned``: equal ids in different partitions are different (as in Azure).
     """
@@ -269,7 +265,7 @@ def _partition_key(record: Record) -> str | None:
 
 
 def annotation_of(record: Record, name: str) -> object:
-    """One of the annotations that a message came with, or None."""
+    """The value of one annotation of a message, or None."""
     raw, position = record.annotation_pairs, 0
     for _ in range(record.annotation_count):
         key, position = decode_value(raw, position, len(raw), Budget(STORED_LIMITS))
@@ -285,7 +281,7 @@ PARTITION_COUNT: Final = 16
 
 
 def partition_of(facts: MessageKeys | None, *, by_message_id: bool = False) -> int | None:
-    """The partition of a message that was given one or has a key; None if any would do."""
+    """The partition of a message that has been assigned one or has a key; None: any partition."""
     if facts is None:
         return None
     if facts.partition is not None:
@@ -297,13 +293,13 @@ def partition_of(facts: MessageKeys | None, *, by_message_id: bool = False) -> i
 
 
 def keys_agree(facts: MessageKeys) -> bool:
-    """Whether session id and partition key are not both there and different."""
+    """Whether session id and partition key are equal, or one of them is missing."""
     both = facts.session_id is not None and facts.partition_key is not None
     return not both or facts.session_id == facts.partition_key
 
 
 class PartitionAssigner:
-    """The messages of one sender over the partitions: without a key each takes the next."""
+    """Assigns partitions to the messages of one sender; without a key each takes the next."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -311,7 +307,7 @@ class PartitionAssigner:
     def assign(
         self, messages: list[IncomingMessage], description: QueueDescription, ping_count: int = 0
     ) -> Counter[int]:
-        """Give every message its partition; how many each of them gets, pings included."""
+        """Assign a partition to every message; returns the count of each, pings included."""
         shares: Counter[int] = Counter()
         for message in messages:
             facts = message.facts or MessageKeys(None, None, None)

@@ -1,19 +1,19 @@
-"""A topic and its subscriptions: a message goes in once and comes out for each of them.
+"""A topic and its subscriptions: a message is sent once, and each of them gets a copy.
 
-A subscription is a queue that only its topic sends to. A topic is a queue that nobody receives
-from: it keeps what is scheduled until it is due, and passes everything else on.
+A subscription is a queue to which only its topic sends. A topic is a queue that cannot be received
+from: it keeps scheduled messages until they are due, and passes on everything else.
 
     send -----------> inbox --+
-    due, forwarded -> own ----+--take_turn()--> looked at --> placed --> passed on --commit--> told
+    due, forwarded -> own ----+--take_turn()--> matched --> placed --> passed on --commit--> acked
 
-Rule 1: a sender is told when all copies are on disk. Topic and subscriptions are written in one
-        transaction (``joined_queues``), and the sender's ticket is among the topic's changes.
-Rule 2: an arrival waits until there is time for it: a thousand rules must not keep the loop from
-        others. Rules look at its messages in steps, and their copies are put together in steps.
+Rule 1: a send is acknowledged when all copies are on disk. Topic and subscriptions are written in
+        one transaction (``joined_queues``), and the sender's ticket is among the topic's changes.
+Rule 2: a send waits for the topic's turn: a thousand rules must not block the event loop. Rules
+        are evaluated in steps, and the copies are put together in steps.
 Rule 3: what the broker moves itself (due or forwarded messages) stays where it is until all of
-        that is done. It leaves there, and is passed on, in one transaction (``leave``).
+        that is done. It is removed there, and passed on, in one transaction (``leave``).
 Rule 4: a body is stored once for all subscriptions (write_batch.py).
-Rule 5: the messages of one arrival are passed on together; a refused send left nothing behind.
+Rule 5: the messages of one send are passed on together; a refused send stores nothing.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ from twinbus.broker.storage.interface import QueueCounters, ScheduledRow
 from twinbus.common.clock import Instant
 from twinbus.common.steps import Steps, run_steps
 
-# Due messages that are passed on together, if rules look at them.
+# Due messages that are passed on together, if rules must be evaluated.
 DUE_COUNT_MAX = 32
-# While no rule looks at a message, an arrival of any size takes a few microseconds.
+# If no rule must be evaluated, a send of any size takes a few microseconds.
 PLAIN_TURN_COUNT_MAX = 4_096
-# The same where copies have to be made: of all messages of a turn together.
+# The same if copies must be made: for all messages of a turn together.
 COPIES_PER_TURN_MAX = 1_024
-# An arrival costs as much as so many messages of it.
+# A send costs as much as this many messages.
 ARRIVAL_COST = 32
-# Messages that are placed on sheets in one step, about half a millisecond.
+# Messages that are placed in shared bodies in one step, about half a millisecond.
 PLACED_IN_STEP = 512
-# With more portions than this, to pass them on is a step of its own.
+# With more portions than this, passing them on is a step of its own.
 PORTIONS_AT_ONCE = 512
-# Copies that are gathered for subscriptions in one step.
+# Copies that are collected for subscriptions in one step.
 GATHERED_IN_STEP = 4_096
 
 
 class _Inbound(NamedTuple):
-    """Messages that came together and are to be passed on."""
+    """Messages that were sent together and are to be passed on."""
 
     messages: list[IncomingMessage]
     ticket: CommitCallback | None
     byte_count: int
     """What counts against the quota while it waits."""
     leave: Callable[[], bool] | None = None
-    """Takes what the broker moves away from where it is; False if it is not to be moved."""
+    """Removes what the broker moves from its old place; False if it must not be moved."""
     is_known: bool = False
-    """It was looked at for duplicates when it was scheduled."""
+    """It was checked for duplicates when it was scheduled."""
 
 
 class _Portion(NamedTuple):
-    """What a subscription gets of an arrival."""
+    """The messages of one send that a subscription gets."""
 
     subscription: Subscription
     messages: list[IncomingMessage]
@@ -80,7 +80,7 @@ class _Portion(NamedTuple):
 
 
 class Subscription(Queue):
-    """The machine of one subscription."""
+    """The state machine of one subscription."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class Subscription(Queue):
     @property
     def rules(self) -> list[RuleDescription]:
         """The rules, oldest first."""
-        return [rule.description for rule in self.topic.book.rules_of(self)]
+        return [rule.description for rule in self.topic.rule_index.rules_of(self)]
 
     @property
     def rule_list(self) -> Sequence[RuleDescription]:
-        """The same, of which only those are looked at that are asked for."""
-        return self.topic.book.rule_list(self)
+        """The same as a lazy sequence."""
+        return self.topic.rule_index.rule_list(self)
 
     def find_rule(self, name: str) -> RuleDescription | None:
-        return self.topic.book.find(self, name)
+        return self.topic.rule_index.find(self, name)
 
     @property
     def dead_letters_filter_errors(self) -> bool:
@@ -122,7 +122,7 @@ class Subscription(Queue):
         self.topic.grew(byte_count)
 
     def take_portion(self, portion: _Portion, is_ours: bool) -> None:
-        """What the topic passes on; its sender waits with the topic."""
+        """Add messages from the topic; the sender's ticket stays with the topic."""
         queue = self.dead_letters if portion.is_dead else self
         if queue is not None:
             queue.byte_count += portion.byte_count
@@ -130,7 +130,7 @@ class Subscription(Queue):
 
 
 class Topic(Queue):
-    """The machine of one topic."""
+    """The state machine of one topic."""
 
     def __init__(
         self, description: TopicDescription, counters: QueueCounters, chance: Random
@@ -138,24 +138,24 @@ class Topic(Queue):
         super().__init__(description, counters, chance, None)
         self.subscriptions: dict[str, Subscription] = {}
         """By canonical name."""
-        self.book: RuleIndex[Subscription] = RuleIndex()
+        self.rule_index: RuleIndex[Subscription] = RuleIndex()
         self._chance = chance
         self._everyone: list[Subscription] | None = []
-        """Who gets every message as it is; None when messages must be looked at."""
+        """The subscriptions that get every message unchanged; None if rules must be evaluated."""
         self._knows_everyone = True
         self._inbox: deque[_Inbound] = deque()
         self._own: deque[_Inbound] = deque()
-        """What the broker moves itself; it comes first."""
+        """What the broker moves itself; it has precedence."""
         self._inbox_bytes = 0
         self._due: set[int] = set()
         """Numbers of scheduled messages that are in ``_own``."""
-        self._going: _Inbound | None = None
+        self._current: _Inbound | None = None
         self._steps: Steps[None] | None = None
-        """The arrival that is being passed on."""
+        """The steps of passing on ``_current``."""
         self._reached: dict[Subscription, None] = {}
-        self._sheets = SharedBodyWriter()
+        self._shared_bodies = SharedBodyWriter()
         self._used_bytes_max = 0
-        """The subscriptions hold no more than this; looked up when it becomes too much."""
+        """An upper bound of the subscriptions' bytes; computed again when it gets too high."""
 
     @property
     def is_dead_letter_queue(self) -> bool:
@@ -173,37 +173,39 @@ class Topic(Queue):
 
     def remove_subscription(self, name: str) -> None:
         subscription = self.subscriptions.pop(name)
-        self.book.remove_subscription(subscription)
+        self.rule_index.remove_subscription(subscription)
         self._reached.pop(subscription, None)
         self._knows_everyone, self._everyone = False, []
 
     def put_rule(self, subscription: Subscription, rule: CompiledRule, rule_id: int) -> None:
-        """Add a rule, or put another in the place of the one of its name.
+        """Add a rule, or replace the one of its name.
 
-        ConfigurationError if it cannot be, and then nothing has changed.
+        Raises ConfigurationError if that is not possible, and then nothing has changed.
         """
         key = rule.description.key
         if key in subscription.rule_ids:
-            self.book.replace(subscription, rule)
+            self.rule_index.replace(subscription, rule)
         else:
-            self.book.add(subscription, rule)
+            self.rule_index.add(subscription, rule)
         subscription.rule_ids[key] = rule_id
         self._knows_everyone = False
 
     def remove_rule(self, subscription: Subscription, key: str) -> None:
-        self.book.remove(subscription, key)
+        self.rule_index.remove(subscription, key)
         subscription.rule_ids.pop(key, None)
         self._knows_everyone = False
 
-    def _look_at_rules(self) -> None:
-        """Find out whether messages must be looked at."""
+    def _find_everyone(self) -> None:
+        """Find out whether rules must be evaluated."""
         self._knows_everyone = True
-        self._everyone = None if self.book.looking_count else self.book.open_subscriptions()
+        self._everyone = (
+            None if self.rule_index.evaluated_count else self.rule_index.open_subscriptions()
+        )
 
     # -- room -----------------------------------------------------------------------------
 
     def has_room_for(self, byte_count: int) -> bool:
-        """Whether the quota allows that many bytes more; all copies count."""
+        """Whether the quota has room for that many bytes; all copies count."""
         quota = self.description.max_size_mb << 20
         wanted = super().used_bytes + self._inbox_bytes + byte_count
         if wanted + self._used_bytes_max > quota:
@@ -211,13 +213,13 @@ class Topic(Queue):
         return wanted + self._used_bytes_max <= quota
 
     def grew(self, byte_count: int) -> None:
-        """Subscriptions hold so much more than what was passed on to them."""
+        """Count growth of subscriptions that was not passed on to them."""
         if byte_count > 0:
             self._used_bytes_max += byte_count
 
     @property
     def used_bytes(self) -> int:
-        """What counts against the quota, apart from what is on its way."""
+        """What counts against the quota, without messages that wait to be passed on."""
         return super().used_bytes + sum(each.used_bytes for each in self.subscriptions.values())
 
     # -- passing on -----------------------------------------------------------------------
@@ -228,12 +230,12 @@ class Topic(Queue):
         self._inbox.append(_Inbound(messages, ticket, size))
 
     def _admit_waiting(self, history: DuplicateHistory) -> None:
-        """What waited comes in again, at once: it is looked at in the topic's turns."""
+        """Waiting sends are added to the inbox again: the topic's turns check them."""
         for messages, ticket in history.take_waiting():
             self.enqueue(messages, ticket)
 
     def move_in(self, messages: list[IncomingMessage], leave: Callable[[], bool]) -> None:
-        """Pass on what is in another entity: ``leave`` takes it away there, when its time comes."""
+        """Pass on messages of another entity: ``leave`` removes them there, in their turn."""
         size = _size(messages)
         self._inbox_bytes += size
         self._own.append(_Inbound(messages, None, size, leave))
@@ -244,45 +246,45 @@ class Topic(Queue):
         return bool(self._inbox or self._own or self._steps)
 
     def take_turn(self, now: Instant) -> None:
-        """Pass a few messages on, or go on with those that take long."""
+        """Pass on a few messages, or continue with those that take long."""
         left = PLAIN_TURN_COUNT_MAX
         while left > 0 and self.wants_turn:
             if self._steps is None:
-                self._going = inbound = (self._own or self._inbox).popleft()
+                self._current = inbound = (self._own or self._inbox).popleft()
                 left -= len(inbound.messages) + ARRIVAL_COST
-                self._steps = self._passing_on(inbound, now)
+                self._steps = self._pass_on_steps(inbound, now)
             if next(self._steps, True) is None:
                 return
-            self._steps = self._going = None
+            self._steps = self._current = None
             if self._everyone is None:
-                return  # Rules have looked at a message.
+                return  # Rules were evaluated, which takes long.
 
-    def _passing_on(self, inbound: _Inbound, now: Instant) -> Steps[None]:
-        """All that is done with one arrival: with 2,000 SQL rules a message takes milliseconds."""
-        looked_at, distribution = yield from self._looking_at(inbound, now)
-        if self.witness is not None:
-            _give_trails(looked_at, distribution, self.witness)
-        portions = yield from self._placing(distribution)
+    def _pass_on_steps(self, inbound: _Inbound, now: Instant) -> Steps[None]:
+        """All steps for one send: with 2,000 SQL rules a message takes milliseconds."""
+        matched, distribution = yield from self._match_steps(inbound, now)
+        if self.audit_sink is not None:
+            _set_origins(matched, distribution, self.audit_sink)
+        portions = yield from self._place_steps(distribution)
         self._inbox_bytes -= inbound.byte_count
         if self.is_deleted or (inbound.leave is not None and not inbound.leave()):
             return
         messages, ticket = inbound.messages, inbound.ticket
         if self.history is not None and not inbound.is_known:
-            # Not before now: the ids are written with the next commit, and so must be the copies.
+            # Not before now: ids and copies must be written in the same commit, the next one.
             messages = without_duplicates(self, self.history, messages, ticket)
             if not messages:
                 return
-            if messages != looked_at:
-                again = self._looking_again(messages, looked_at, distribution, now)
+            if messages != matched:
+                again = self._match_again_steps(messages, matched, distribution, now)
                 portions = run_steps(again)
         self._finish(messages, ticket, distribution, portions)
 
-    def _looking_at(
+    def _match_steps(
         self, inbound: _Inbound, now: Instant
     ) -> Steps[tuple[list[IncomingMessage], Distribution]]:
-        """Find out who gets what; which messages are no duplicates, and what became of them."""
+        """Match messages with rules; returns those that are not duplicates, and their copies."""
         if not self._knows_everyone:
-            self._look_at_rules()
+            self._find_everyone()
         everyone, distribution = self._everyone, Distribution()
         messages = inbound.messages
         if self.history is not None and not inbound.is_known:
@@ -293,7 +295,7 @@ class Topic(Queue):
             for number, message in enumerate(visible):
                 if number:
                     yield
-                yield from distribution.matching_steps(message, self.book, now, self._chance)
+                yield from distribution.matching_steps(message, self.rule_index, now, self._chance)
         elif any(map(is_particular, everyone)):
             count = max(1, COPIES_PER_TURN_MAX // len(everyone))
             for at in range(0, len(visible), count):
@@ -304,46 +306,46 @@ class Topic(Queue):
             distribution.give_all(visible, everyone)
         return messages, distribution
 
-    def _looking_again(
+    def _match_again_steps(
         self,
         messages: list[IncomingMessage],
-        looked_at: list[IncomingMessage],
+        matched: list[IncomingMessage],
         distribution: Distribution,
         now: Instant,
     ) -> Steps[list[_Portion]]:
-        """What was seen has changed since: an id was forgotten, or came in another way."""
+        """The seen ids have changed since: an id was removed, or arrived with another send."""
         distribution.keep(messages)
-        known = set(map(id, looked_at))
+        known = set(map(id, matched))
         for message in messages:
             if message.due_ms is not None or id(message) in known:
                 continue
             if distribution.everyone:
                 distribution.give_all([message], distribution.everyone)
             else:
-                yield from distribution.matching_steps(message, self.book, now, self._chance)
-        if self.witness is not None:
-            _give_trails(messages, distribution, self.witness)
-        return (yield from self._placing(distribution))
+                yield from distribution.matching_steps(message, self.rule_index, now, self._chance)
+        if self.audit_sink is not None:
+            _set_origins(messages, distribution, self.audit_sink)
+        return (yield from self._place_steps(distribution))
 
-    def _placing(self, distribution: Distribution) -> Steps[list[_Portion]]:
-        """Put the copies on sheets, and gather those of each subscription."""
-        sheets, count = self._sheets, len(distribution.distinct)
+    def _place_steps(self, distribution: Distribution) -> Steps[list[_Portion]]:
+        """Place the copies in shared bodies, and collect those of each subscription."""
+        bodies, count = self._shared_bodies, len(distribution.distinct)
         takers = len(distribution.everyone) + len(distribution.copies) + len(distribution.dead)
         if (
             count >= PLACED_IN_STEP
             or takers > PORTIONS_AT_ONCE
             or (count + 1) * len(distribution.copies) >= GATHERED_IN_STEP
         ):
-            # It takes several steps, and a transaction between two of them has sheets of its own.
-            sheets = SharedBodyWriter()
+            # It takes several steps, and a transaction between two of them has its own bodies.
+            bodies = SharedBodyWriter()
         placed: dict[int, IncomingMessage] = {}
         for number, (key, message) in enumerate(distribution.distinct.items(), 1):
-            placed[key] = sheets.place(message)
+            placed[key] = bodies.place(message)
             if number % PLACED_IN_STEP == 0:
                 yield
         everything = list(placed.values())
         size = _size(everything)
-        # Most subscriptions get everything: then they can have one list in common.
+        # Most subscriptions get everything: they can share one list.
         portions = [_Portion(each, everything, size) for each in distribution.everyone]
         gathered = len(portions)
         for subscription, copies in distribution.copies.items():
@@ -370,7 +372,7 @@ class Topic(Queue):
         distribution: Distribution,
         portions: list[_Portion],
     ) -> None:
-        """From here on they are in the open batch."""
+        """Add the messages to the open batch."""
         is_ours = ticket is None
         later = [message for message in messages if message.due_ms is not None]
         if later:
@@ -378,8 +380,8 @@ class Topic(Queue):
             self.batch.scheduled.append(IncomingBatch(later, ticket, is_ours))
         elif ticket is not None:
             self.batch.tickets.append(ticket)
-        if self.witness is not None:
-            self._remark(messages, distribution, is_ours=is_ours)
+        if self.audit_sink is not None:
+            self._note_published(messages, distribution, is_ours=is_ours)
         for portion in portions:
             subscription = portion.subscription
             if not subscription.is_deleted:
@@ -387,7 +389,7 @@ class Topic(Queue):
                 self._used_bytes_max += portion.byte_count
                 self._reached[subscription] = None
 
-    def _remark(
+    def _note_published(
         self, messages: list[IncomingMessage], distribution: Distribution, *, is_ours: bool
     ) -> None:
         visible = [message for message in messages if message.due_ms is None]
@@ -398,26 +400,26 @@ class Topic(Queue):
             )
 
     def due_loaded(self, rows: Iterable[ScheduledRow]) -> None:
-        """Scheduled messages are due: a few now, the rest when these are on disk."""
+        """Scheduled messages are due: pass on a few now, the rest when these are on disk."""
         found = list(rows)
         if not found:
             self._requests.append(FindTimes())
         if self._due:
-            # They are on their way; what is found now is found again when they are on disk.
+            # Some are being passed on; the others are found again when those are on disk.
             return
         if not self._knows_everyone:
-            self._look_at_rules()
+            self._find_everyone()
         for row in found if self._everyone is not None else found[:DUE_COUNT_MAX]:
-            if self._calendar.is_scheduled(row.seq):
+            if self._timers.is_scheduled(row.seq):
                 self._due.add(row.seq)
                 message = IncomingMessage(row.blob, expiry_of(row.blob, 0))
                 leave = partial(self._leave_schedule, size_of(row))
                 self._own.append(_Inbound([message], None, 0, leave, is_known=True))
 
     def _leave_schedule(self, scheduled: ScheduledSize) -> bool:
-        """A due message goes, unless it was cancelled while rules looked at it."""
+        """Remove a due message from the schedule, unless it was cancelled meanwhile."""
         self._due.discard(scheduled.seq)
-        is_there = self._calendar.is_scheduled(scheduled.seq)
+        is_there = self._timers.is_scheduled(scheduled.seq)
         if is_there:
             self._unschedule(scheduled, MessageEvent.DUE)
         elif not self._due:
@@ -435,26 +437,26 @@ class Topic(Queue):
 
     def _begin_closing(self, now: Instant) -> None:
         self._reached = {}
-        self._sheets = SharedBodyWriter()
+        self._shared_bodies = SharedBodyWriter()
         super()._begin_closing(now)
 
     def discard(self) -> list[CommitCallback]:
-        inbounds = [*self._inbox, *([] if self._going is None else [self._going])]
+        inbounds = [*self._inbox, *([] if self._current is None else [self._current])]
         waiting = [each.ticket for each in inbounds if each.ticket is not None]
         self._inbox.clear()
         self._own.clear()
-        self._steps = self._going = None
+        self._steps = self._current = None
         return [*super().discard(), *waiting]
 
 
-def _give_trails(
-    messages: list[IncomingMessage], distribution: Distribution, witness: AuditSink
+def _set_origins(
+    messages: list[IncomingMessage], distribution: Distribution, audit_sink: AuditSink
 ) -> None:
-    """A message and its copies have a number in common, before the copies are placed."""
+    """Give a message and its copies the same publication number, before they are placed."""
     visible = [message for message in messages if message.due_ms is None]
     for message, copies in zip(visible, distribution.copies_of(visible), strict=True):
         trail = message.trail or MessageOrigin()
-        message.trail = trail._replace(publication=witness.next_publication())
+        message.trail = trail._replace(publication=audit_sink.next_publication())
         for _subscription, copy in copies:
             copy.trail = message.trail
 

@@ -1,29 +1,23 @@
-"""What is written next: the open batch, its store operations and shared bodies.
+"""The changes for the next commit: the open batch, its store operations and shared bodies.
 
-What a queue wants written next, collected until the writer is free.
+One transaction of the store contains the batches of all changed queues. While it is being written,
+the next batch collects changes. If the store refuses it (disk full), clients get an error and their
+new messages are dropped; settlements, expiries and the broker's own moves stay and are tried again
+(``undo``).
 
-One transaction of the store takes the batches of every changed queue. While it is on its way
-to disk the next batch fills. If the store refuses it (disk full), what a peer asked for is
-refused to that peer, and what the broker itself had begun (a move to the dead-letter queue,
-a settlement that was already promised to nobody else) stays and is tried again.
+A batch is closed at one moment (``freeze``), with its sequence numbers and counters; later changes
+belong to the next one. Then it is turned into operations in steps (``write_down``). Sequence
+numbers are assigned when the batch is closed, because only one batch of a queue is written at
+a time: if the store refuses it, the numbers are taken back and there is no gap.
 
-Copies of a topic's messages that several subscriptions hold: packed once, for all of them.
+Copies of a topic's message for several subscriptions share one stored body:
 
-    topic --place()--> draft sheet --packed()--> one blob that all chunks select from
+    topic --place()--> draft --packed()--> one blob that all chunks select from
 
-From the changes of a queue to store operations, and back again when the store refuses.
-
-Sequence numbers are given out here, when the batch is closed, because only one batch of a
-queue is ever on its way: if the store refuses it, the numbers are taken back and no gap
-remains.
-
-A batch is closed at one moment (``freeze``), with its numbers and counters: what changes later
-belongs to the next one. It is written down in steps after that (``write_down``).
-
-Rule 1: a draft belongs to one transaction; nothing is added once somebody has packed it.
-Rule 2: a draft is never larger than a chunk, so that what a subscription selects fits into one.
-Rule 3: a chunk whose messages do not lie on one sheet in order holds its own bytes: right in any
-        case, only larger.
+Rule 1: a draft belongs to one transaction; nothing is added after it was packed.
+Rule 2: a draft is never larger than a chunk, so that the selection of a subscription fits into one.
+Rule 3: a chunk whose messages are not in one shared body in order has its own bytes, which is
+        always correct and only larger.
 """
 
 from __future__ import annotations
@@ -67,33 +61,33 @@ CHUNK_BYTES_MAX = 256 * 1024
 
 
 class CommitCallback(Protocol):
-    """Whoever waits for a change to be on disk."""
+    """Called when a change is on disk, or was refused."""
 
     def stored(self, seqs: range) -> None:
-        """The change is durable; ``seqs`` are the sequence numbers it was given, if any."""
+        """The change is on disk; ``seqs`` are its sequence numbers, if any."""
 
     def failed(self, error: Exception) -> None:
         """The change was not stored."""
 
 
 class IncomingBatch(NamedTuple):
-    """Messages that came together."""
+    """Messages that were sent together."""
 
     messages: list[IncomingMessage]
     ticket: CommitCallback | None
     is_ours: bool
-    """The broker itself moves them: if the store refuses them they are tried again."""
+    """The broker itself moves them: if the store refuses them, it tries again."""
 
 
 class NotedState(NamedTuple):
-    """What the holder of a session noted down."""
+    """A session state that is to be written."""
 
     state: bytes | None
-    """None forgets it."""
+    """None deletes it."""
     size: int
-    """What it takes of the queue's quota."""
+    """The part of the queue's quota that it uses."""
     size_before: int
-    """What the one takes that is on disk before this batch."""
+    """The same for the state on disk before this batch."""
 
 
 @dataclass(slots=True)
@@ -112,18 +106,18 @@ class Batch:
     state_chunks: dict[int, Chunk] = field(default_factory=dict)
     """The chunks of those messages."""
     returns: list[tuple[Chunk, int]] = field(default_factory=list)
-    """Messages to hand out again once their delivery count is on disk."""
+    """Messages to deliver again when their delivery count is on disk."""
     expiries: dict[int, Chunk] = field(default_factory=dict)
     """Chunks whose earliest expiry changed."""
     session_states: dict[str, NotedState] = field(default_factory=dict)
-    """What holders of sessions noted down."""
+    """New session states."""
     tickets: list[CommitCallback] = field(default_factory=list)
     notes: list[MessageEventRange | UnstoredMessageEvent] = field(default_factory=list)
-    """What the witness will be told."""
+    """Events for the audit sink."""
     seen_through: int = 0
-    """Ids of messages are forgotten up to this page (duplicate_detection.py)."""
+    """Message ids are removed up to this page (duplicate_detection.py)."""
     swept: bool = False
-    """It acts on expired or due messages, so the next such moment must be looked up after it."""
+    """It handles expired or due messages, so the next such time must be read after it."""
 
     def is_empty(self) -> bool:
         return not (
@@ -153,43 +147,43 @@ class Batch:
 
 
 class SharedBodyDraft:
-    """A sheet that is being filled."""
+    """A shared body that is being filled."""
 
-    __slots__ = ("_records", "_sheet", "_size")
+    __slots__ = ("_body", "_records", "_size")
 
     def __init__(self) -> None:
         self._records: list[bytes] = []
         self._size = 0
-        self._sheet: SharedBody | None = None
+        self._body: SharedBody | None = None
 
     def has_room_for(self, record: bytes) -> bool:
-        if self._sheet is not None or len(self._records) == CHUNK_COUNT_MAX:
+        if self._body is not None or len(self._records) == CHUNK_COUNT_MAX:
             return False
         return not self._records or self._size + len(record) <= CHUNK_BYTES_MAX
 
     def place(self, record: bytes) -> int:
-        """Put a message on the sheet; its place."""
+        """Add a message; returns its place in the body."""
         self._records.append(record)
         self._size += len(record)
         return len(self._records) - 1
 
-    def sheet(self) -> SharedBody:
-        """All of it; from now on nothing can be added."""
-        if self._sheet is None:
-            self._sheet = SharedBody(len(self._records), pack_chunk(self._records))
-        return self._sheet
+    def body(self) -> SharedBody:
+        """The complete body; from now on nothing can be added."""
+        if self._body is None:
+            self._body = SharedBody(len(self._records), pack_chunk(self._records))
+        return self._body
 
 
 @dataclass(slots=True)
 class SharedMessage(IncomingMessage):
-    """A copy that lies on a sheet."""
+    """A copy in a shared body."""
 
     draft: SharedBodyDraft | None = None
     place: int = 0
 
 
 class SharedBodyWriter:
-    """Puts the copies of one transaction on sheets."""
+    """Places the copies of one transaction in shared bodies."""
 
     def __init__(self) -> None:
         self._draft = SharedBodyDraft()
@@ -211,7 +205,7 @@ class SharedBodyWriter:
 
 
 def group_by_shared_body(messages: list[IncomingMessage]) -> Iterator[list[IncomingMessage]]:
-    """The messages, in order, in runs that lie on one sheet; without sheets, all together."""
+    """The messages, in order, in runs of one shared body; without shared bodies, all together."""
     if type(messages[0]) is not SharedMessage:
         yield messages
         return
@@ -224,14 +218,14 @@ def _draft_of(message: IncomingMessage) -> SharedBodyDraft | None:
 
 
 def packed(messages: list[IncomingMessage]) -> tuple[bytes, SharedBodySelection | None]:
-    """The blob of a chunk, and which sheet it could share."""
-    share = _share_of(messages) if type(messages[0]) is SharedMessage else None
+    """The blob of a chunk, and its selection of a shared body, if there is one."""
+    share = _select_shared_body(messages) if type(messages[0]) is SharedMessage else None
     if share is None or len(messages) < share.sheet.count:
         return pack_chunk([message.record for message in messages]), share
     return share.sheet.blob, share
 
 
-def _share_of(messages: list[IncomingMessage]) -> SharedBodySelection | None:
+def _select_shared_body(messages: list[IncomingMessage]) -> SharedBodySelection | None:
     draft: SharedBodyDraft | None = None
     selection = 0
     for message in messages:
@@ -241,28 +235,28 @@ def _share_of(messages: list[IncomingMessage]) -> SharedBodySelection | None:
         if message.draft is not draft or selection >> message.place:
             return None
         selection |= 1 << message.place
-    return None if draft is None else SharedBodySelection(draft.sheet(), selection)
+    return None if draft is None else SharedBodySelection(draft.body(), selection)
 
 
-# What it costs, in microseconds or so: a queue, a message, a chunk with its row, a change of a
-# message that is there, somebody to be told.
+# Costs in about microseconds: a queue, a message, a chunk with its row, a change of a stored
+# message, a callback.
 QUEUE_COST = 5.0
 MESSAGE_COST = 0.3
 CHUNK_COST = 5.0
 CHANGE_COST = 1.5
 TICKET_COST = 1.5
-# Changes of one kind that are written down in one step.
+# Changes of one kind that become operations in one step.
 CHANGES_IN_STEP = 256
 
 
 def cost_of(queue: Queue) -> float:
-    """What it costs at most to close the open batch; to show it and tell of it costs as much."""
+    """The maximum cost of closing the open batch; making it visible costs as much again."""
     batch = queue.batch
     arrivals = batch.arrivals
     message_count = 0
     for arrival in arrivals:
         message_count += len(arrival.messages)
-    # Each message may be of another session, and then it has a chunk of its own.
+    # Each message may belong to another session, and then it has a chunk of its own.
     each = MESSAGE_COST if queue.sessions is None else CHUNK_COST
     changes = len(batch.touched) + len(batch.states) + len(batch.returns) + len(batch.expiries)
     for arrival in batch.scheduled:
@@ -276,19 +270,19 @@ def cost_of(queue: Queue) -> float:
 
 
 class Frozen(NamedTuple):
-    """A batch that is closed: what was decided about it at that moment."""
+    """A closed batch with its sequence numbers and counters."""
 
     batch: Batch
     first_seq: int
-    """Of its messages."""
+    """The first sequence number of its messages."""
     scheduled_seq: int
-    """Of those that are for later."""
+    """The first sequence number of its scheduled messages."""
     counters: QueueCounters
     seen: SeenRow | None
 
 
 def freeze(queue: Queue, now: Instant) -> Frozen:
-    """Close the queue's open batch; another one is open afterwards."""
+    """Close the queue's open batch and open a new one."""
     batch = queue.in_flight = queue.batch
     queue.batch = Batch()
     first_seq = queue.next_seq
@@ -305,7 +299,7 @@ def freeze(queue: Queue, now: Instant) -> Frozen:
 
 
 def write_down(queue: Queue, frozen: Frozen, now: Instant, ops: list[Op]) -> Iterator[float]:
-    """Turn a closed batch into operations, in steps, each of which says what it cost.
+    """Turn a closed batch into operations, in steps; each step yields its cost.
 
     ``ops`` is complete after the last.
     """
@@ -360,7 +354,7 @@ def _put_chunk(
 def _portions(
     queue: Queue, arrivals: list[IncomingBatch]
 ) -> Iterator[tuple[str | None, list[IncomingMessage]]]:
-    """Everything that arrived, in order; a portion is of one session if the queue has those."""
+    """All new messages, in order; a portion has one session if the queue has sessions."""
     arrived = chain.from_iterable(arrival.messages for arrival in arrivals)
     if queue.sessions is None:
         for portion in _chunk_sized(arrived):
@@ -402,11 +396,11 @@ def _put_scheduled(queue: Queue, frozen: Frozen, ops: list[Op]) -> Iterator[floa
 
 
 def _put_removals(queue: Queue, batch: Batch, ops: list[Op]) -> Iterator[float]:
-    """Delete chunks that are empty now, neighbours together; mark the holes in the others."""
+    """Delete empty chunks, neighbours together; mark removed messages in the others."""
     first = last = 0
     for number, first_seq in enumerate(sorted(batch.touched), 1):
         chunk = batch.touched[first_seq]
-        # What went since the batch was closed is not on disk with it.
+        # What was removed after the batch was closed is not part of it.
         is_empty = chunk.gone & ~queue.batch.gone.get(first_seq, 0) == chunk.whole_mask
         if not is_empty:
             for start, count in spans_of(batch.gone[first_seq]):
@@ -434,7 +428,7 @@ def _put_states(queue: Queue, batch: Batch, ops: list[Op]) -> Iterator[float]:
 
 
 def _put_expiries(queue: Queue, batch: Batch, now: Instant, ops: list[Op]) -> Iterator[float]:
-    """When the sweeper should come back: what is held now is free when its lock has run out."""
+    """When to check for expired messages: locked ones are checked when their lock has expired."""
     later_ms = now.wall_ms + queue.description.lock_duration_ms
     cost = 0.0
     for chunk in batch.expiries.values():
@@ -454,16 +448,16 @@ def _put_seen(queue: Queue, frozen: Frozen, ops: list[Op]) -> None:
         ops.append(ForgetSeen(queue.queue_id, frozen.batch.seen_through))
 
 
-def closed_in(queue: Queue, batch: Batch) -> BatchAudit:
-    """What the witness is told of the batch that was closed last."""
+def audit_events(queue: Queue, batch: Batch) -> BatchAudit:
+    """The events of the batch that was closed last, for the audit sink."""
     trails = [message.trail for arrival in batch.arrivals for message in arrival.messages]
     records = [message.record for arrival in batch.scheduled for message in arrival.messages]
     scheduled = list(enumerate(records, queue.next_seq - len(records)))
     return BatchAudit(queue.saving, trails, scheduled, batch.notes)
 
 
-def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[CommitCallback, range]]:
-    """Who is told that the batch is on disk, and the numbers that their messages got."""
+def list_tickets(queue: Queue, batch: Batch) -> Iterator[tuple[CommitCallback, range]]:
+    """The callbacks for a batch on disk, with the sequence numbers of their messages."""
     for ticket in batch.tickets:
         yield ticket, range(0)
     seq = queue.saving[0].first_seq if queue.saving else 0
@@ -477,7 +471,7 @@ def tickets_of(queue: Queue, batch: Batch) -> Iterator[tuple[CommitCallback, ran
 
 
 def undo(queue: Queue, batch: Batch) -> list[CommitCallback]:
-    """The store refused ``batch``: keep what is ours for the next one, refuse the rest."""
+    """The store refused ``batch``: keep the broker's own changes, refuse the rest."""
     refused = list(batch.tickets)
     _take_back_numbers(queue, batch)
     kept = queue.batch
@@ -519,7 +513,7 @@ def _take_back_numbers(queue: Queue, batch: Batch) -> None:
 def _refuse(
     queue: Queue, arrivals: list[IncomingBatch], kept: list[IncomingBatch]
 ) -> list[CommitCallback]:
-    """Keep the broker's own arrivals in front of ``kept``; the tickets of the others."""
+    """Put the broker's own messages in front of ``kept``; returns the tickets of the others."""
     ours = [arrival for arrival in arrivals if arrival.is_ours]
     kept[:0] = ours
     refused = [arrival for arrival in arrivals if not arrival.is_ours]

@@ -1,18 +1,18 @@
-"""What the broker holds in memory for one connection because that connection is slow.
+"""The bytes that the broker keeps in memory for slow connections.
 
-    input    a frame or delivery that has begun and not ended      BufferedInput
-    output   what the peer asked for and does not read             BufferedOutput
-    replies  answers that wait for credit on their link            BufferedOutput, too
+    input    an incomplete frame or delivery                    BufferedInput
+    output   what the client has not read                       BufferedOutput
+    replies  replies that wait for credit on their link         BufferedOutput, too
 
-Each connection has limits of its own, and there are thousands of connections; so all of them share
+Each connection has its own limits, and there are thousands of connections; so all of them share
 a capacity as well, by key and connection (shares.py).
 
-Rule 1: while the capacity is used up, the connections of a key above its share are not read from
-        in the middle of something, and not written to unless they read; those of other keys never
-        notice.
-Rule 2: whoever waits for room in the input for INPUT_WAIT_S is closed, and at once where twice the
-        capacity is held: what holds the room is of its own key, and may never end.
-Rule 3: a connection that finishes what it begins, and reads what it asked for, pays a comparison.
+Rule 1: while the capacity is used up, connections of a key above its share are not read from if
+        their input is incomplete, and not written to unless they read; those of other keys are not
+        affected.
+Rule 2: a connection that waits for input capacity for INPUT_WAIT_S is closed, or at once if twice
+        the capacity is used: the capacity is used by its own key, and may never become free.
+Rule 3: for a connection that completes its frames and reads its output, the cost is a comparison.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from typing import Final, Protocol
 from twinbus.broker.fairness.shares import Holder, SharedCapacity
 from twinbus.broker.read_gate import ROOM, ReadGate
 
-# For each namespace. A frame has up to 1 MiB: so many clients may be in the middle of one.
+# For each namespace. A frame has up to 1 MiB: 96 clients can have an incomplete one.
 INPUT_BYTES_MAX: Final = 96 << 20
 OUTPUT_BYTES_MAX: Final = 96 << 20
-# Less than this is not worth counting, for one connection.
+# Less than this is not counted, for one connection.
 INPUT_BYTES_COUNTED: Final = 16 << 10
 OUTPUT_BYTES_COUNTED: Final = 64 << 10
-# Output that waits for one peer; above it, its receivers are given nothing more.
+# Output that waits for one connection; above it, its receivers get no more messages.
 OUTPUT_BYTES_HIGH: Final = 1 << 20
-# Answers of one connection that wait for credit.
+# Replies of one connection that wait for credit.
 REPLIES_BYTES_HIGH: Final = 4 << 20
 INPUT_WAIT_S: Final = 3.0
 
@@ -44,7 +44,7 @@ class Timers(Protocol):
 
 
 class BufferedInput:
-    """What of a peer's input has begun and not ended."""
+    """The incomplete input of one connection."""
 
     __slots__ = ("_gate", "_give_up", "_shared", "_timer", "_timers", "holder")
 
@@ -63,7 +63,7 @@ class BufferedInput:
         self.holder: Holder = shared.join()
 
     def holds(self, size: int) -> None:
-        """So much is buffered now, and nothing but more bytes can change that."""
+        """Set how many bytes are buffered, because the input is incomplete."""
         if size < INPUT_BYTES_COUNTED:
             size = 0
         more = size - self.holder.used
@@ -73,7 +73,7 @@ class BufferedInput:
                 self._wait()
         elif more < 0:
             self._shared.give_back(self.holder, -more)
-            self._tell_others()
+            self._resume_others()
 
     def _wait(self) -> None:
         if self._shared.used > 2 * self._shared.capacity:
@@ -88,8 +88,8 @@ class BufferedInput:
         self._stop_timer()
         self._gate.go_on(ROOM)
 
-    def _tell_others(self) -> None:
-        """As many go on as there is room for a frame; those who came first do."""
+    def _resume_others(self) -> None:
+        """Resume as many connections as there is capacity for frames, in their order."""
         shared = self._shared
         left = (shared.capacity - shared.used) >> 20
         while shared.waiting and left > 0:
@@ -104,16 +104,16 @@ class BufferedInput:
             self._timer = None
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         self._stop_timer()
         self._shared.waiting.pop(self._go_on, None)
         self._shared.give_back(self.holder, self.holder.used)
         self._shared.leave(self.holder)
-        self._tell_others()
+        self._resume_others()
 
 
 class BufferedOutput:
-    """What a peer has not read yet, in the transport and in front of links without credit."""
+    """What a client has not read yet: in the transport, and for links without credit."""
 
     __slots__ = ("_is_closed", "_shared", "_written", "holder", "replies")
 
@@ -122,11 +122,11 @@ class BufferedOutput:
         self._is_closed = False
         self._written = 0
         self.replies = 0
-        """Bytes of answers that wait for credit."""
+        """Bytes of replies that wait for credit."""
         self.holder: Holder = shared.join()
 
     def wrote(self, size: int) -> bool:
-        """So much waits in the transport now; whether more may be given to it."""
+        """Set how many bytes wait in the transport; returns whether more may be written."""
         more = size - self._written
         self._written = size
         if more > 0:
@@ -137,7 +137,7 @@ class BufferedOutput:
 
     @property
     def has_room(self) -> bool:
-        """Whether its key may have more bytes wait."""
+        """Whether its key may buffer more bytes."""
         return self._shared.has_room(self.holder.account)
 
     def keeps_reply(self, size: int) -> None:
@@ -152,11 +152,11 @@ class BufferedOutput:
 
     @property
     def may_keep_replies(self) -> bool:
-        """Whether another answer may come to wait for credit."""
+        """Whether another reply may wait for credit."""
         return self.replies < REPLIES_BYTES_HIGH and self.has_room
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         self._shared.give_back(self.holder, self.holder.used)
         self._written = self.replies = 0
         self._is_closed = True

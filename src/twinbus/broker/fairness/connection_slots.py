@@ -1,24 +1,24 @@
-"""How many connections there may be: strangers in a small pool, all others apart from them.
+"""The number of connections: a small pool for strangers, and a separate one for all others.
 
-    accept --> admit() --> Slot, a stranger's --a valid token--> authenticate() --> leave()
+    accept --> admit() --> Slot of a stranger --a valid token--> authenticate() --> leave()
                   |          ^
-                  |          the longest without a step of its handshake, of the address
-                  +- full -> that has the most strangers: evicted (broker/listener/tarpit.py)
+                  |          of the address with the most strangers, the one with the oldest
+                  +- full -> handshake step: evicted (broker/listener/tarpit.py)
 
-Rule 1: a stranger is a connection that has not shown a valid token, whatever it speaks and however
-        far its handshake is. It never takes the slot of one that has: those are counted apart.
-Rule 2: a newcomer always has a slot. When the pool is full, the address with the most strangers
-        loses one: the one that has gone without a step for longest. So an address that floods
-        evicts its own, and a client that goes on with its handshake outlives those that wait.
-        Among the first few, one that has come as far as a session is passed over, and one that
-        has sent what the broker has not read yet: on a busy machine clients and broker are late.
-Rule 3: a step counts once, and there are few of them: nobody buys time byte by byte.
+Rule 1: a stranger is a connection that has not sent a valid token, whatever protocol it uses and
+        however far its handshake is. It never uses the slot of a connection with a token.
+Rule 2: a new connection always gets a slot. When the pool is full, the address with the most
+        strangers loses one: the one whose last step is the oldest. So an address that floods
+        evicts its own connections, and a client that continues its handshake is kept longer than
+        those that wait. Among the first few, one that has a session is skipped, and one with input
+        that the broker has not read yet: on a busy machine clients and broker are slow.
+Rule 3: a step counts once, and there are few of them: single bytes do not extend the time.
 Rule 4: connections with a token are shared by key (shares.py): one key may have all of them,
-        and another key, below its share, has its connections all the same. So there are at most
-        twice as many as were asked for.
-Rule 5: pure. Connections are closed by the function that was given with them.
+        and another key below its share still gets its connections. So there are at most twice as
+        many as connections_max.
+Rule 5: pure. Connections are closed by the function that was passed with them.
 
-An IPv6 address stands for its /64: that much is handed to one customer.
+An IPv6 address counts as its /64 network: providers give at least that much to one customer.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Final
 
-from twinbus.broker.fairness.shares import ANYBODY, Holder, SharedCapacity
+from twinbus.broker.fairness.shares import NO_TOKEN, Holder, SharedCapacity
 
 __all__ = ["EVICTED", "ConnectionSlots", "Slot", "address_group"]
 
-EVICTED: Final = "a connection without a token was evicted for a newer one"
-"""What the log says about it."""
+EVICTED: Final = "connection without a token closed to make room for a newer one"
+"""The log line about it."""
 
 # First byte, TLS handshake, open, session, two links to $cbs, and one to spare.
 STEPS_MAX: Final = 7
-# How many slots are looked at for one that can be evicted, and how many of these are asked whether
-# they wait for the broker. If none is found, the first one is evicted.
+# How many slots are checked for one that can be evicted, and for how many of these unread input is
+# checked. If none is found, the first one is evicted.
 LOOKED_AT_MAX: Final = 64
 ASKED_MAX: Final = 8
-# Above this share of the pool, whoever waits is given the shorter of two times to wait.
+# Above this share of the pool, strangers have the shorter of two time limits.
 PRESSURE_SHARE: Final = 0.5
 
 
 class Slot:
-    """What one connection takes up."""
+    """The place of one connection."""
 
     __slots__ = (
         "_slots",
@@ -69,21 +69,21 @@ class Slot:
         self.group = group
         self.is_authenticated = False
         self.holder: Holder | None = None
-        """What it takes of the connections of its key."""
+        """Its part of the connections of its key."""
         self.evict = evict
         """Closes the connection; replaced when the connection gets another owner."""
         self.connection: socket.socket | None = None
-        """What is given to ``keep_open`` when it is evicted for a newcomer."""
+        """Passed to ``keep_open`` when it is evicted for a new connection."""
         self.is_owed: Callable[[], bool] = _no
-        """Whether it has sent what waits for its turn; asked when it is to be evicted."""
+        """Whether it has input that waits for its turn; checked before it is evicted."""
         self.has_session = False
-        """It is about to show its token."""
+        """It is about to send its token."""
         self.stepped_s = 0.0
-        """When it took its last step."""
+        """The time of its last step."""
 
     @property
     def is_taken(self) -> bool:
-        """Whether the connection may stay; not after it was evicted."""
+        """Whether the connection may stay; false after it was evicted."""
         return self._slots is not None
 
     @property
@@ -99,29 +99,29 @@ class Slot:
 
     @property
     def key(self) -> Hashable:
-        """What it showed a token of; ANYBODY before that."""
-        return ANYBODY if self.holder is None else self.holder.account.key
+        """The key of its token; NO_TOKEN before that."""
+        return NO_TOKEN if self.holder is None else self.holder.account.key
 
     def authenticate(self, key: Hashable = "") -> bool:
-        """A valid token of the key was shown; False when that has as many connections as it may."""
+        """A valid token was received; False if its key has the maximum of connections."""
         if self.is_authenticated or self._slots is None:
             return self.is_authenticated
         self.is_authenticated = self._slots.authenticate(self, key)
         return self.is_authenticated
 
     def leave(self) -> None:
-        """The connection is gone; may be called twice."""
+        """The connection is closed; may be called twice."""
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.discard(self)
-            # It would hold the connection, which holds the slot: a ring for the collector, and a
-            # flood of strangers would fill the memory with such.
+            # They refer to the connection, which refers to the slot: a cycle for the garbage
+            # collector, and a flood of strangers would fill the memory with such cycles.
             self.evict, self.is_owed = _nothing, _no
             self.connection = None
 
 
 class ConnectionSlots:
-    """The connections of one entrance."""
+    """The connections of one namespace, or of the administration port."""
 
     def __init__(
         self,
@@ -135,15 +135,15 @@ class ConnectionSlots:
         self.connections_max = connections_max
         self.evicted_count = 0
         self.keep_open: Callable[[socket.socket, float], None] | None = None
-        """Told of a connection before it is closed for a newcomer, and how long it was idle."""
+        """Called with a connection before it is closed for a new one, and its idle time."""
         self.has_unread: Callable[[socket.socket], bool] = _never
-        """Whether bytes have arrived on a connection that were not read yet."""
+        """Whether a connection has bytes that were not read yet."""
         self.stranger_count = 0
         self._shares = SharedCapacity(connections_max)
         self._groups: dict[str, dict[Slot, None]] = {}
-        """Of each address, the stranger that has gone without a step for longest first."""
+        """The strangers of each address, the one with the oldest step first."""
         self._by_size: dict[int, dict[str, None]] = {}
-        """The addresses that have so many strangers."""
+        """The addresses by their number of strangers."""
         self._largest = 0
 
     @property
@@ -156,12 +156,12 @@ class ConnectionSlots:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the next to be evicted has sent what the broker has not come to yet."""
+        """Whether the next one to be evicted has input that the broker has not handled yet."""
         is_full = self.stranger_count >= self.strangers_max
-        return is_full and self._waits_for_us(self._next_victim())
+        return is_full and self._has_waiting_input(self._next_victim())
 
     def admit(self, address: str, evict: Callable[[], None]) -> Slot:
-        """A slot for a new connection, if need be that of another stranger."""
+        """A slot for a new connection; if the pool is full, another stranger is evicted."""
         slot = Slot(self, address_group(address), evict)
         slot.stepped_s = self._now_s()
         members = self._groups.setdefault(slot.group, {})
@@ -177,7 +177,7 @@ class ConnectionSlots:
         return slot
 
     def evict_one(self) -> None:
-        """Close the stranger that is most at the expense of the others, if there is one."""
+        """Close one stranger of the address with the most of them, if there is one."""
         if not self.stranger_count:
             return
         self._evict(self._next_victim())
@@ -191,11 +191,11 @@ class ConnectionSlots:
             if not slot.has_session and slot is not newcomer
         )
         for slot in islice(early, ASKED_MAX):
-            if not self._waits_for_us(slot):
+            if not self._has_waiting_input(slot):
                 return slot
         return next(iter(members))
 
-    def _waits_for_us(self, slot: Slot) -> bool:
+    def _has_waiting_input(self, slot: Slot) -> bool:
         return slot.is_owed() or (slot.connection is not None and self.has_unread(slot.connection))
 
     def _evict(self, slot: Slot) -> None:
@@ -205,7 +205,7 @@ class ConnectionSlots:
         evict()
 
     def renew(self, slot: Slot) -> None:
-        """The stranger is, for now, the last one of its address to be evicted."""
+        """The stranger has made a step: it is the last one of its address to be evicted."""
         slot.stepped_s = self._now_s()
         members = self._groups[slot.group]
         del members[slot]
@@ -239,7 +239,7 @@ class ConnectionSlots:
             del self._groups[slot.group]
 
     def _resized(self, group: str, before: int, after: int) -> None:
-        """Sizes change by one, so the largest is always known without a search."""
+        """Sizes change by one, so the largest is found without a search."""
         if before:
             same = self._by_size[before]
             del same[group]
@@ -264,7 +264,7 @@ def _never(_connection: socket.socket) -> bool:
 
 
 def address_group(address: str) -> str:
-    """What counts as one address: itself, or the /64 of an IPv6 one."""
+    """What counts as one address: itself, or the /64 network of an IPv6 address."""
     if ":" not in address:
         return address
     try:

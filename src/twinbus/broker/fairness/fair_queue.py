@@ -1,18 +1,18 @@
-"""Whose turn it is: start-time fair queueing, by key and then by connection.
+"""Which connection has the next turn: start-time fair queueing, by key and then by connection.
 
-Whoever waits has a start tag, which is when its last turn would have ended if everybody had had
+Every waiting flow has a start tag: the time at which its last turn would have ended if all had had
 the same pace; the lowest is served first. The clock of a level is the tag that was served last.
-Who was quiet begins a turn's length before the clock and no earlier: so it comes next, however
-many others wait, until it has had that length; more it does not save up.
+A flow that was idle starts one turn before the clock and no earlier: so it is next, however many
+others wait, until it has used that time; it cannot save up more.
 
     keys:         root 7.1 | orders/sender 9.4 ...        <- the lowest first
     connections:             a 3.0 | b 3.2 | c 3.2 ...    <- then the lowest of that key
 
-Rule 1: while two keys wait, the time they are given differs by no more than two turns of each,
-        in proportion to their weights; likewise two connections of a key, where what a turn took
-        of something scarcer than time counts as time, too.
+Rule 1: while two keys wait, the time they get differs by no more than two turns of each, in
+        proportion to their weights; likewise two connections of a key, where the use of a scarcer
+        resource counts as time, too.
 Rule 2: a flow is in the queue at most once.
-Rule 3: this file reads no clock. What a turn took comes in as a number.
+Rule 3: this file reads no clock. The cost of a turn is passed as a number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 
-from twinbus.broker.fairness.shares import ANYBODY, ANYBODY_WEIGHT, KEY_WEIGHT
+from twinbus.broker.fairness.shares import KEY_WEIGHT, NO_TOKEN, NO_TOKEN_WEIGHT
 
 __all__ = ["FairQueue", "Flow", "FlowGroup"]
 
@@ -75,7 +75,7 @@ class FairQueue:
     """Flows that wait for their turn."""
 
     def __init__(self, credit: float) -> None:
-        """``credit`` is what a flow that was quiet has in hand: the length of a turn."""
+        """``credit`` is the advantage of a flow that was idle: the length of a turn."""
         self._credit = credit
         self._groups: dict[Hashable, FlowGroup] = {}
         self._waiting: list[tuple[float, int, FlowGroup]] = []
@@ -83,18 +83,18 @@ class FairQueue:
         self._clock = 0.0
         self._count = 0
 
-    # -- who ------------------------------------------------------------------------------
+    # -- flows ----------------------------------------------------------------------------
 
     def join(
         self,
         take_turn: Callable[[], None],
-        key: Hashable = ANYBODY,
+        key: Hashable = NO_TOKEN,
         may_go: Callable[[], bool] = _always,
     ) -> Flow:
         return Flow(self._group(key, may_go), take_turn)
 
     def move(self, flow: Flow, key: Hashable, may_go: Callable[[], bool] = _always) -> None:
-        """The connection has shown which key it uses."""
+        """The connection has sent a token of this key."""
         if flow.group.key == key:
             return
         was_waiting = flow.is_waiting
@@ -105,7 +105,7 @@ class FairQueue:
             self.push(flow)
 
     def leave(self, flow: Flow) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         group = flow.group
         if flow.is_waiting:
             flow.is_waiting = False
@@ -118,7 +118,7 @@ class FairQueue:
     def _group(self, key: Hashable, may_go: Callable[[], bool]) -> FlowGroup:
         group = self._groups.get(key)
         if group is None:
-            weight = ANYBODY_WEIGHT if key is ANYBODY else KEY_WEIGHT
+            weight = NO_TOKEN_WEIGHT if key is NO_TOKEN else KEY_WEIGHT
             group = self._groups[key] = FlowGroup(key, weight, may_go)
         group.flow_count += 1
         return group
@@ -144,9 +144,9 @@ class FairQueue:
         heappush(self._waiting, (group.start, self._count, group))
 
     def pop(self) -> Flow | None:
-        """Whose turn it is; None when nobody waits that may go.
+        """The flow that has the next turn; None if no waiting flow may have one.
 
-        A group that may not is held until release().
+        A group that may not have a turn is held until release().
         """
         while self._waiting:
             group = heappop(self._waiting)[2]
@@ -164,7 +164,7 @@ class FairQueue:
         return None
 
     def release(self) -> bool:
-        """Groups that were held are asked again; whether there are any."""
+        """Check held groups again; returns whether any group is waiting."""
         if not self._held:
             return False
         held, self._held = self._held, {}
@@ -175,15 +175,15 @@ class FairQueue:
 
     @property
     def has_ready(self) -> bool:
-        """Whether anybody waits in a group that is not held."""
+        """Whether a flow waits in a group that is not held."""
         return bool(self._waiting)
 
-    # -- what it took ---------------------------------------------------------------------
+    # -- costs ----------------------------------------------------------------------------
 
     def charge(self, flow: Flow, cost: float, own_cost: float = 0.0) -> None:
         """The flow has had a turn, from the queue or at once.
 
-        ``own_cost`` counts among the connections of its key, and not among the keys.
+        ``own_cost`` counts between the connections of its key, and not between keys.
         """
         group, credit = flow.group, self._credit
         start = max(group.clock - credit, flow.finish)
@@ -194,6 +194,6 @@ class FairQueue:
         group.finish = start + cost / group.weight
 
     def served(self, group: FlowGroup) -> None:
-        """The turn that pop() gave is over; others of the group may wait."""
+        """The turn from pop() has ended; other flows of the group may wait."""
         if group.waiting and not group.is_listed and group not in self._held:
             self._list(group)

@@ -1,13 +1,13 @@
-"""Who may have something looked up: the requests whose answers are read from the disk.
+"""Sharing the reader: requests whose replies are read from the disk.
 
-There is one reader's thread, and an answer has up to a megabyte, which is in memory several times
-while it is read, built and encoded. So a few of them are under way at a time; the others wait as
+There is one reader thread, and a reply has up to a megabyte, which is in memory several times
+while it is read, built and encoded. So a few of them are processed at a time; the others wait as
 requests, which are small.
 
-Rule 1: the places are shared by key (shares.py). While all of them are taken, a connection of
-        a key below its share has its turn at once; the others have theirs in order.
-Rule 2: nothing is looked up for a connection that does not read the answers that it has.
-Rule 3: what a connection asked for and did not wait for is not looked up.
+Rule 1: the places are shared by key (shares.py). While all of them are used, a connection of
+        a key below its share starts at once; the others start in order.
+Rule 2: nothing is read for a connection that does not read its replies.
+Rule 3: requests of a closed connection are dropped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final
 
 from twinbus.broker.fairness.shares import Holder, SharedCapacity
 
-# Under way at the same time in one namespace. Each builds a part of its answer, half a millisecond
-# long, in every iteration of the loop.
+# Concurrent reads of one namespace. Each builds a part of its reply, half a millisecond long, in
+# every iteration of the loop.
 LOOKUPS_MAX: Final = 4
 # ... and of one connection.
 LOOKUPS_OF_ONE_MAX: Final = 2
-# Of those that wait, begun in one go: many are refused at once, and need no time of the reader.
+# Waiting requests that start in one step: many are refused at once, and need no read.
 BEGUN_AT_ONCE: Final = 32
 
 
@@ -41,23 +41,23 @@ class ReaderTurns:
         self._later = later
         self._is_choosing = False
         self.waiting: deque[ReaderPlace] = deque()
-        """Those that could begin, if there were a place."""
+        """Connections with requests that wait for a place."""
 
     def join(self, may_have_more: Callable[[], bool]) -> ReaderPlace:
-        """A connection that may come to ask; the function says whether it reads its answers."""
+        """Register a connection; the function returns whether it reads its replies."""
         return ReaderPlace(self, self.shared.join(), may_have_more)
 
     def ended(self) -> None:
-        """There is a place: whose turn is it?
+        """A place is free: start the next requests.
 
-        What is started may end at once, and then comes here again: no call in a call.
+        A request may end at once and then calls this again: nested calls return immediately.
         """
         if self._is_choosing:
             return
         self._is_choosing = True
         try:
             for _ in range(BEGUN_AT_ONCE):
-                if not self._is_anyone_next:
+                if not self._can_start_next:
                     return
                 place = self.waiting.popleft()
                 place.is_listed = False
@@ -65,18 +65,18 @@ class ReaderTurns:
                     place.start()
         finally:
             self._is_choosing = False
-        if self._is_anyone_next:
+        if self._can_start_next:
             self._later(self.ended)
 
     @property
-    def _is_anyone_next(self) -> bool:
+    def _can_start_next(self) -> bool:
         return bool(self.waiting) and self.shared.used < self.shared.capacity
 
 
 class ReaderPlace:
-    """One connection."""
+    """The requests of one connection."""
 
-    __slots__ = ("_is_looking", "_may_have_more", "_turns", "_wanted", "holder", "is_listed")
+    __slots__ = ("_is_starting", "_may_have_more", "_turns", "_wanted", "holder", "is_listed")
 
     def __init__(
         self, turns: ReaderTurns, holder: Holder, may_have_more: Callable[[], bool]
@@ -86,12 +86,12 @@ class ReaderPlace:
         self._wanted: deque[Callable[[], None]] = deque()
         self.holder = holder
         self.is_listed = False
-        self._is_looking = False
+        self._is_starting = False
 
     def begin(self, start: Callable[[], None]) -> bool:
-        """Start now (True), or when it is this one's turn."""
+        """Start now (True), or when it is the connection's turn."""
         self._wanted.append(start)
-        self.look()
+        self.start_waiting()
         return not self._wanted
 
     @property
@@ -100,11 +100,11 @@ class ReaderPlace:
             bool(self._wanted) and self.holder.used < LOOKUPS_OF_ONE_MAX and self._may_have_more()
         )
 
-    def look(self) -> None:
-        """Something has changed: it asked, was answered, or has read its answers."""
-        if self._is_looking:
+    def start_waiting(self) -> None:
+        """Start waiting requests, after a request, a reply, or when replies were read."""
+        if self._is_starting:
             return
-        self._is_looking = True
+        self._is_starting = True
         try:
             while not self.is_listed and self.may_start:
                 if self._turns.shared.has_room(self.holder.account):
@@ -113,20 +113,20 @@ class ReaderPlace:
                     self.is_listed = True
                     self._turns.waiting.append(self)
         finally:
-            self._is_looking = False
+            self._is_starting = False
 
     def start(self) -> None:
         self._turns.shared.take(self.holder, 1)
         self._wanted.popleft()()
 
     def end(self) -> None:
-        """An answer is there, or will never be."""
+        """The reply is complete, or was given up."""
         self._turns.shared.give_back(self.holder, 1)
-        self.look()
+        self.start_waiting()
         self._turns.ended()
 
     def close(self) -> None:
-        """The connection is gone; what is under way ends by itself."""
+        """The connection is closed; requests that have started end by themselves."""
         self._wanted.clear()
         self._may_have_more = _never
         self._turns.shared.leave(self.holder)

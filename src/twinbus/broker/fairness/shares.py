@@ -1,25 +1,26 @@
-"""Who may use how much of what all clients of a namespace share: bytes, links, deliveries.
+"""How the clients of a namespace share a limited resource: bytes, links, deliveries.
 
 An account is a key (a rule of the namespace or of an entity); a holder is one connection of it.
-The connections that have shown no token are one account together, of a smaller weight.
+All connections without a token are one account, with a smaller weight.
 
     account "orders/sender"   weight 1   used 6 MB  <-- holders: 40 connections
     account "root"            weight 1   used 1 KB  <-- holders: 1 connection
 
-Rule 1: work-conserving. As long as the capacity is not used up, everybody may take more.
-Rule 2: once it is, an account below its share still may: its share is the capacity, divided by the
-        weights of those that use any of it. So may a connection below its part of that share.
+Rule 1: work-conserving. While the capacity is not used up, every account may take more.
+Rule 2: when it is used up, an account below its share still may: its share is the capacity, divided
+        by the weights of the accounts that use any of it. So may a connection below its part of
+        that share.
 Rule 3: what is above the capacity is bounded: by one share for each, so by the capacity again.
-Rule 4: this file reads no clock and knows no socket.
+Rule 4: this file uses no clock and no socket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-ANYBODY = None
-"""The key of those that have shown no token."""
-ANYBODY_WEIGHT = 0.25
+NO_TOKEN = None
+"""The key of connections without a token."""
+NO_TOKEN_WEIGHT = 0.25
 KEY_WEIGHT = 1.0
 
 
@@ -33,9 +34,9 @@ class Account:
         self.weight = weight
         self.used = 0
         self.active_count = 0
-        """Connections that use any."""
+        """Connections that use some."""
         self.holder_count = 0
-        """Connections that may come to use any."""
+        """Connections that exist."""
 
 
 class Holder:
@@ -49,7 +50,7 @@ class Holder:
 
 
 class SharedCapacity:
-    """One thing of which there is only so much."""
+    """One limited resource."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -57,16 +58,16 @@ class SharedCapacity:
         self._accounts: dict[Hashable, Account] = {}
         self._weight_in_use = 0.0
         self.waiting: dict[Callable[[], None], None] = {}
-        """Whom to tell when something is given back; kept and emptied by those who use it."""
+        """Callbacks for when some is given back; added and called by the users of this class."""
 
-    # -- who ------------------------------------------------------------------------------
+    # -- holders --------------------------------------------------------------------------
 
-    def join(self, key: Hashable = ANYBODY) -> Holder:
-        """A connection that may come to use some of it."""
+    def join(self, key: Hashable = NO_TOKEN) -> Holder:
+        """Register a connection."""
         return Holder(self._account(key))
 
     def move(self, holder: Holder, key: Hashable) -> None:
-        """The connection has shown which key it uses; what it uses moves with it."""
+        """The connection has sent a token of this key; its use is moved to the key's account."""
         if holder.account.key == key:
             return
         used = holder.used
@@ -76,14 +77,14 @@ class SharedCapacity:
         self.take(holder, used)
 
     def leave(self, holder: Holder) -> None:
-        """The connection is gone. What it still uses is given back later, or was; until then it
-        counts for its key, also for connections of that key which come in the meantime."""
+        """The connection is closed. What it still uses counts for its key until it is given
+        back."""
         self._leave(holder.account)
 
     def _account(self, key: Hashable) -> Account:
         account = self._accounts.get(key)
         if account is None:
-            weight = ANYBODY_WEIGHT if key is ANYBODY else KEY_WEIGHT
+            weight = NO_TOKEN_WEIGHT if key is NO_TOKEN else KEY_WEIGHT
             account = self._accounts[key] = Account(key, weight)
         account.holder_count += 1
         return account
@@ -93,7 +94,7 @@ class SharedCapacity:
         if not account.holder_count and not account.used:
             self._accounts.pop(account.key, None)
 
-    # -- how much -------------------------------------------------------------------------
+    # -- use ------------------------------------------------------------------------------
 
     def take(self, holder: Holder, amount: int) -> None:
         if not amount:
@@ -124,17 +125,17 @@ class SharedCapacity:
     # -- decisions ------------------------------------------------------------------------
 
     def share(self, account: Account) -> float:
-        """What the account is entitled to while others want some, too."""
+        """The share of the account while others use some, too."""
         others = self._weight_in_use - (account.weight if account.used else 0)
         return self.capacity * account.weight / (others + account.weight)
 
     def has_room(self, account: Account) -> bool:
-        """Whether the account may take more: there is some left, or it is below its share."""
+        """Whether the account may take more: some is left, or it is below its share."""
         return self.used < self.capacity or account.used < self.share(account)
 
     @property
     def scarcity(self) -> float:
-        """From 0, nothing is used, to 1, there is none left."""
+        """From 0 (nothing is used) to 1 (nothing is left)."""
         return min(1.0, self.used / self.capacity)
 
     def room(self, account: Account) -> int:
@@ -145,7 +146,7 @@ class SharedCapacity:
         return int(self.share(account)) - account.used
 
     def may_take(self, holder: Holder) -> bool:
-        """The same for a connection: also when its key's others use the whole share, not it."""
+        """The same for a connection: also if the share is used by others of its key."""
         account = holder.account
         if self.has_room(account):
             return True

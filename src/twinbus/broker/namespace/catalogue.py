@@ -75,10 +75,10 @@ class Catalogue:
     """Every entity, by canonical path."""
 
     def __init__(
-        self, recovered: Recovered, chance: Random, witness: AuditSink | None = None
+        self, recovered: Recovered, chance: Random, audit_sink: AuditSink | None = None
     ) -> None:
         self._chance = chance
-        self._witness = witness
+        self._audit_sink = audit_sink
         self._machines: dict[str, Queue] = {}
         self.entries, self._next_id = _entries(recovered), recovered.next_queue_id
         """The entities as values, by path."""
@@ -199,7 +199,7 @@ class Catalogue:
         )
         for machine in (queue, queue.dead_letters):
             if machine is not None:
-                machine.witness = self._witness
+                machine.audit_sink = self._audit_sink
         if description.requires_duplicate_detection:
             seen = found.seen.get(queue_id, [])
             queue.history = DuplicateHistory(seen, is_partitioned=description.enable_partitioning)

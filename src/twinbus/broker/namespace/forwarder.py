@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.broker.engine.consumers import Consumer, DeliveryBatch
-from twinbus.broker.engine.forwarding import forwarded, never_taken
+from twinbus.broker.engine.forwarding import find_rejection, forwarded
 from twinbus.broker.engine.locks import LockRun
 from twinbus.broker.engine.outcomes import RELEASE, Complete, DeadLetter
 from twinbus.broker.engine.queue import Queue
@@ -112,7 +112,7 @@ class Forwarder:
                 back |= 1 << index
                 continue
             message = forwarded(self._source, grant, index, target.description, now)
-            reason = never_taken(message, target.description)
+            reason = find_rejection(message, target.description)
             if reason is not None:
                 impossible.append((1 << index, reason))
             elif not target.has_room_for(size + len(message.record)):

@@ -292,7 +292,7 @@ class Namespace:
                 grant.consumer.deliver(grant)
             if queue.has_more:
                 self._hand_out_more(queue, now)
-        if queue.sessions is not None and queue.sessions.tell_some():
+        if queue.sessions is not None and queue.sessions.notify_some():
             self.touch(queue)
         for request in queue.take_requests():
             submit_read(self, queue, request)
@@ -321,7 +321,7 @@ class Namespace:
             for grant in queue.deliver(now):
                 grant.consumer.deliver(grant)
             if queue.sessions is not None:
-                queue.sessions.tell_some()
+                queue.sessions.notify_some()
 
     def _give_turn(self, queue: Queue, now: Instant) -> None:
         """Let a topic pass messages on for a while; the rest comes after the others had theirs."""
@@ -463,7 +463,7 @@ class Namespace:
 
     def _hand_over(self, transaction: Transaction) -> None:
         self._committing = transaction
-        commit = self.metering.written_with(
+        commit = self.metering.commit_with_audit(
             partial(self._store.commit, transaction.ops), transaction.audit_lines
         )
         self._writer.submit(
@@ -584,7 +584,7 @@ class Namespace:
     def _tell_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
         for queue in transaction.queues:
             told: list[tuple[CommitCallback, range]] = []
-            yield from queue.land_in_steps(told)
+            yield from queue.commit_in_steps(told)
             for at in range(0, len(told), TOLD_COUNT):
                 for waiting, seqs in told[at : at + TOLD_COUNT]:
                     try:
@@ -818,8 +818,8 @@ class Namespace:
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
-                if machine.witness is not None:
-                    machine.witness.deleted(machine)
+                if machine.audit_sink is not None:
+                    machine.audit_sink.deleted(machine)
         self.caretakers.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
         self.meter.gone(queue.description.path, self.catalogue.entries.__contains__)

@@ -359,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
             if not self._is_write_paused:
                 self._input.go_on(OUTPUT)
                 self._resume_receivers()
-        self.reader_place.look()
+        self.reader_place.start_waiting()
 
     def _count_output(self) -> None:
         """The peer reads more slowly than it is written to: up to a point that is its business."""

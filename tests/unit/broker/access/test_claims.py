@@ -23,7 +23,7 @@ def rule(name: str = "app", claims: Claim = Claim.SEND) -> AuthorizationRule:
 def test_manage_must_come_with_send_and_listen() -> None:
     """M6: case 44, refused when the rule is made."""
     for claims in (Claim.MANAGE, Claim.MANAGE | Claim.SEND, Claim.MANAGE | Claim.LISTEN):
-        with pytest.raises(ConfigurationError, match="Manage without Send and Listen"):
+        with pytest.raises(ConfigurationError, match="without Send and Listen"):
             rule(claims=claims)
     assert rule(claims=Claim.all()).claims == Claim.SEND | Claim.LISTEN | Claim.MANAGE
 
@@ -41,13 +41,13 @@ def test_the_thirteenth_rule_is_refused() -> None:
 
 
 def test_two_rules_cannot_share_a_name() -> None:
-    with pytest.raises(ConfigurationError, match="two access rules"):
+    with pytest.raises(ConfigurationError, match="Duplicate"):
         RuleSet((rule("App"),)).with_rule(rule("app"))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\r\nb", "../x", "-a", "a/b", "caf\u00e9", "a" * 51])
 def test_a_rule_name_is_plain(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="no name for an access rule"):
+    with pytest.raises(ConfigurationError, match="access rule name"):
         rule(name)
 
 
@@ -55,7 +55,7 @@ def test_a_rule_name_is_plain(name: str) -> None:
 def test_a_key_survives_a_connection_string_and_is_never_repeated(key: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         AuthorizationRule("app", Claim.SEND, key, "fine")
-    assert "key of the rule" in str(refusal.value)
+    assert "A key of access rule" in str(refusal.value)
     assert not key.strip() or key not in str(refusal.value)
 
 
@@ -82,7 +82,7 @@ def test_a_rule_that_is_not_there_cannot_be_changed() -> None:
         lambda rules: rules.without("gone"),
         lambda rules: rules.with_new_key("gone", "primary", distinct_bytes),
     ):
-        with pytest.raises(ConfigurationError, match="no access rule named 'gone'"):
+        with pytest.raises(ConfigurationError, match="'gone' not found"):
             change(RuleSet((rule("app"),)))
 
 
@@ -100,5 +100,5 @@ def test_keys_are_in_no_repr() -> None:
 def test_claims_have_the_names_that_azure_uses() -> None:
     assert Claim.all().names() == ["Send", "Listen", "Manage"]
     assert Claim.from_names(["listen", "Send"]) == Claim.SEND | Claim.LISTEN
-    with pytest.raises(ConfigurationError, match="no claim 'Admin'"):
+    with pytest.raises(ConfigurationError, match="'Admin'"):
         Claim.from_names(["Admin"])

@@ -23,10 +23,10 @@ def test_a_look_is_asked_for_once_and_only_when_it_is_time() -> None:
     calendar.note_expiry(4_000)
     calendar.note_due(5_000)
 
-    assert calendar.looks(Instant(0.0, 3_999)) == []
-    assert calendar.looks(Instant(0.0, 4_000)) == [LoadExpired(4_000)]
-    assert calendar.looks(Instant(0.0, 6_000)) == [LoadDue(6_000)]
-    assert calendar.looks(Instant(0.0, 9_000)) == []
+    assert calendar.due_requests(Instant(0.0, 3_999)) == []
+    assert calendar.due_requests(Instant(0.0, 4_000)) == [LoadExpired(4_000)]
+    assert calendar.due_requests(Instant(0.0, 6_000)) == [LoadDue(6_000)]
+    assert calendar.due_requests(Instant(0.0, 9_000)) == []
 
 
 def test_a_wall_clock_that_went_back_only_delays_the_look() -> None:

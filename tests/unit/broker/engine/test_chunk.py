@@ -54,7 +54,7 @@ def test_a_message_taken_from_the_middle_leaves_the_others_their_turn() -> None:
     chunk.in_window, chunk.deferred, chunk.busy = True, 0b0100, 0b0100
 
     # When the deferred one is handed out
-    chunk.hand_out(2, 1)
+    chunk.mark_delivered(2, 1)
 
     # Then the first two are still the next
     assert chunk.next_free() == (0, 2)
@@ -65,9 +65,9 @@ def test_messages_that_came_back_are_handed_out_in_runs() -> None:
     chunk.busy, chunk.returned = 0b1111_1111, 0b0110_0110
 
     assert chunk.next_returned() == (1, 2)
-    chunk.hand_out(1, 2)
+    chunk.mark_delivered(1, 2)
     assert chunk.next_returned() == (5, 2)
-    chunk.hand_out(5, 2)
+    chunk.mark_delivered(5, 2)
     assert chunk.next_returned()[1] == 0
 
 

@@ -65,7 +65,7 @@ def test_a_message_that_was_moved_before_has_every_annotation_once() -> None:
     # When it is dead-lettered there, too
     again = dead_lettered_in(handed_out(third, moved), "third")
 
-    # Then the witness hears where it was before
+    # Then the audit sink gets where it was before
     assert (dead.trail, moved.trail, again.trail) == (
         MessageOrigin("first", 2),
         MessageOrigin("orders", 1),

@@ -36,7 +36,7 @@ def test_the_path_is_canonical_and_the_spelling_is_kept() -> None:
 
 
 def test_the_spelling_must_be_of_the_same_path() -> None:
-    with pytest.raises(ConfigurationError, match="another spelling"):
+    with pytest.raises(ConfigurationError, match="display_path"):
         QueueDescription(path="orders", display_path="Bills")
 
 
@@ -67,10 +67,12 @@ def test_numbers_have_a_range_and_its_ends_belong_to_it(name: str, low: int, hig
     for good in (low, high):
         assert getattr(QueueDescription(path="q", **{name: good}), name) == good  # type: ignore[arg-type]
     for bad in (low - 1, high + 1, -(2**63)):
-        with pytest.raises(ConfigurationError, match=f"^{name} is {bad}, outside {low} to {high}"):
+        with pytest.raises(
+            ConfigurationError, match=f"{name} must be from {low} to {high}, got {bad}"
+        ):
             QueueDescription(path="q", **{name: bad})  # type: ignore[arg-type]
     for odd in (True, 1.5, "5", float("nan")):
-        with pytest.raises(ConfigurationError, match=f"^{name} must be a whole number"):
+        with pytest.raises(ConfigurationError, match=f"{name} must be an integer"):
             QueueDescription(path="q", **{name: odd})  # type: ignore[arg-type]
 
 
@@ -113,7 +115,7 @@ def test_a_description_survives_storage(queue: QueueDescription) -> None:
 
 def test_an_unknown_key_is_refused_not_dropped() -> None:
     stored = json.loads(QueueDescription(path="q").to_json()) | {"colour": "red"}
-    with pytest.raises(ConfigurationError, match="no property 'colour'"):
+    with pytest.raises(ConfigurationError, match="'colour'"):
         QueueDescription.from_json(json.dumps(stored))
 
 

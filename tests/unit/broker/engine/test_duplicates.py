@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.engine.driver import START_MS, Answer, Driver, bodies
 from twinbus.broker.engine.descriptions import QueueDescription
-from twinbus.broker.engine.duplicate_detection import DUPLICATE, LET_IN_COUNT, DuplicateHistory
+from twinbus.broker.engine.duplicate_detection import ADMITTED_IN_STEP, DUPLICATE, DuplicateHistory
 from twinbus.broker.engine.outcomes import COMPLETE
 from twinbus.broker.engine.stored_message import DIGEST_BYTES, IncomingMessage, MessageKeys
 from twinbus.broker.namespace.catalogue import Catalogue
@@ -349,7 +349,7 @@ def test_a_due_message_is_in_the_batch_in_which_it_leaves_the_schedule(driver: D
     driver.read()
     send(driver, "1=first")
     tell = driver.begin_commit()
-    for number in range(4 * LET_IN_COUNT):
+    for number in range(4 * ADMITTED_IN_STEP):
         send(driver, "1=again", f"x{number}=behind it")
     driver.at(2)
     driver.queue.handle_timer(driver.now)

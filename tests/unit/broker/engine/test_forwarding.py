@@ -35,9 +35,9 @@ def test_the_target_must_be_there_and_take_messages() -> None:
     topic = TopicDescription(path="t")
     check_forwarding(queue("a", "b"), [queue("b")])
     check_forwarding(queue("a", "t"), [topic])
-    assert "no queue or topic 'b'" in refusal(queue("a", "b"))
+    assert "'b'" in refusal(queue("a", "b"))
     part = subscription("t/subscriptions/s")
-    assert "no queue or topic" in refusal(queue("a", "t/subscriptions/s"), topic, part)
+    assert "'t/subscriptions/s'" in refusal(queue("a", "t/subscriptions/s"), topic, part)
     assert "itself" in refusal(queue("a", "a"))
     dead = queue("a", forward_dead_lettered_messages_to="a")
     assert "itself" in refusal(dead)
@@ -77,12 +77,12 @@ def test_a_url_without_a_path_or_host_is_refused(said: str) -> None:
 
 def test_a_circle_is_refused_whatever_way_it_takes() -> None:
     """M3: through queues, through a topic, through dead letters."""
-    assert "circle" in refusal(queue("a", "b"), queue("b", "c"), queue("c", "a"))
+    assert "loop" in refusal(queue("a", "b"), queue("b", "c"), queue("c", "a"))
     topic, part = TopicDescription(path="t"), subscription("t/subscriptions/s", "a")
-    assert "circle" in refusal(queue("a", "t"), topic, part, queue("a"))
-    assert "circle" in refusal(part, topic, queue("a", "t"))
+    assert "loop" in refusal(queue("a", "t"), topic, part, queue("a"))
+    assert "loop" in refusal(part, topic, queue("a", "t"))
     dead = queue("b", forward_dead_lettered_messages_to="a")
-    assert "circle" in refusal(queue("a", "b"), dead)
+    assert "loop" in refusal(queue("a", "b"), dead)
 
 
 def test_a_way_has_four_forwards_at_most() -> None:

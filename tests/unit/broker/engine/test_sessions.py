@@ -79,7 +79,7 @@ class SessionDriver(Driver):
     def tell(self) -> list[str]:
         """What the receivers were told since the last time."""
         self.sessions.serve_waiters(self.now)
-        while self.sessions.tell_some():
+        while self.sessions.notify_some():
             pass
         told, self.told = self.told, []
         return told
@@ -521,7 +521,7 @@ def test_memory_does_not_grow_with_messages_or_with_sessions_that_are_gone() -> 
             driver.sessions.give_up(driver.wait("gone"))
 
     sessions = driver.sessions
-    assert not (sessions._books or sessions._free or sessions._locks or sessions._waiters)
+    assert not (sessions._counts or sessions._free or sessions._locks or sessions._waiters)
     assert driver.queue.chunk_cache._chunks == {}
     assert len(sessions._times) <= sessions_module.TIMES_SPARE + 2
     # Messages that nobody receives stay on disk

@@ -73,7 +73,7 @@ def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_chunk_leaves_the_window_with_its_last_message() -> None:
     shelf, lane, _receiver = make_lane()
     chunk = committed(shelf, lane, chunk_at(1))
-    chunk.hand_out(0, 2)
+    chunk.mark_delivered(0, 2)
     chunk.locked = chunk.busy = 0b11
 
     assert lane.head() is None

@@ -153,8 +153,8 @@ def test_a_rule_that_cannot_be_worked_out_concerns_its_subscription_only() -> No
     broken.matches = fails
     for name in ("strict", "lenient"):
         machine = driver.subscription(name)
-        driver.topic.book.remove_subscription(machine)
-        driver.topic.book.add(machine, broken)
+        driver.topic.rule_index.remove_subscription(machine)
+        driver.topic.rule_index.add(machine, broken)
 
     # When a message comes
     answer = driver.send("one", colour="red")
@@ -348,7 +348,7 @@ def test_a_topic_has_at_most_two_thousand_sql_rules() -> None:
     driver.store.commit(draft.ops)
     driver.catalogue.apply(draft)
     driver.restart()
-    assert len(driver.topic.book) == 2_000
+    assert len(driver.topic.rule_index) == 2_000
     driver.send("one", colour="rule-1997")
     driver.commit()
     assert bodies(driver.received_from("b")) == ["one"]

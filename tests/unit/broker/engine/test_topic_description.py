@@ -21,7 +21,7 @@ def test_another_path_is_no_subscription(path: str) -> None:
 
 
 def test_what_only_queues_have_is_refused_for_a_topic() -> None:
-    with pytest.raises(ConfigurationError, match="a topic has no lock_duration_ms"):
+    with pytest.raises(ConfigurationError, match="lock_duration_ms"):
         TopicDescription(path="orders", lock_duration_ms=5_000)
 
 

@@ -14,7 +14,7 @@ from twinbus.common.clock import SystemClock
 
 
 class AuditedTopic(TopicDriver):
-    """Every machine has the witness that a broker gives them."""
+    """Every machine has the audit sink that a broker gives them."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class AuditedTopic(TopicDriver):
 
     def watch(self) -> None:
         for machine in self.machines():
-            machine.witness = self.audit
+            machine.audit_sink = self.audit
 
     def commit(self) -> None:
         super().commit()
-        self.audit.behind(lambda: None, self.audit.take_closed())()
+        self.audit.commit_with_lines(lambda: None, self.audit.take_closed())()
 
     def is_disk_full(self) -> None:
         super().is_disk_full()

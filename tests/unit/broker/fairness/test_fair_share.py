@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.broker.fairness.shares import ANYBODY, SharedCapacity
+from twinbus.broker.fairness.shares import NO_TOKEN, SharedCapacity
 
 CAPACITY = 1_000
 
@@ -49,7 +49,7 @@ def test_strangers_are_one_account_of_a_smaller_weight() -> None:
     shared.take(keyed, 1)
     for each in strangers:
         shared.take(each, 1)
-    assert all(each.account.key is ANYBODY for each in strangers)
+    assert all(each.account.key is NO_TOKEN for each in strangers)
     assert shared.share(strangers[0].account) == CAPACITY / 5
     assert shared.share(keyed.account) == CAPACITY * 4 / 5
 

@@ -67,7 +67,7 @@ def test_nothing_is_looked_up_for_who_does_not_read() -> None:
     assert Asking(turns, "key").ask()
 
     deaf.reads = True
-    deaf.place.look()
+    deaf.place.start_waiting()
     assert deaf.begun == 1
 
 

@@ -287,14 +287,14 @@ def keep_removed_rules_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 def overlook_a_change_of_rules(patch: pytest.MonkeyPatch) -> None:
     """Whether messages must be looked at is found out once."""
-    look = Topic._look_at_rules
+    look = Topic._find_everyone
 
     def once(self: Topic) -> None:
         if not getattr(self, "_everyone_known", False):
             look(self)
         self._everyone_known = self._knows_everyone = True  # type: ignore[attr-defined]
 
-    patch.setattr(Topic, "_look_at_rules", once)
+    patch.setattr(Topic, "_find_everyone", once)
 
 
 @pytest.mark.parametrize(

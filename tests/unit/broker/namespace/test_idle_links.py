@@ -103,5 +103,5 @@ def test_without_the_option_no_link_ends(loop: VirtualLoop) -> None:
 
 @pytest.mark.parametrize("idle_detach_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_that_makes_no_sense_is_refused(idle_detach_s: float) -> None:
-    with pytest.raises(ConfigurationError, match="links cannot be detached after"):
+    with pytest.raises(ConfigurationError, match="Idle links"):
         BrokerOptions(idle_detach_s=idle_detach_s)

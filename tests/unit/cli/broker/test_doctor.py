@@ -64,7 +64,7 @@ def test_a_repair_goes_into_a_new_directory(store: Path, data: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Recovered 4 messages, lost 0 messages." in result.stdout
     assert run(data.with_name("data.repaired")).exit_code == 0
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         raise run(data, "--repair").exception or AssertionError
     assert run(data, "--repair", "--into", data.with_name("other")).exit_code == 0
     assert (data.with_name("other") / "namespace-shop" / "store.db").exists()

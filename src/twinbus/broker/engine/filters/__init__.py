@@ -1,16 +1,16 @@
-"""The rules of subscriptions: which messages of a topic they let in, and what they change.
+"""The rules of subscriptions: which messages of a topic match, and what actions change.
 
 rule_description      filters, actions and rules as data, checked when built
-rule_values           the values they bring along, and what a rule may cost
-compiled_rule         a rule as closures: does it match, what does it change
-rule_index            all rules of a topic: who gets a message
+rule_values           the values in rules, and the limits of a rule
+compiled_rule         a rule as closures: whether it matches, what it changes
+rule_index            all rules of a topic: which subscriptions get a message
 message_view          a message as rules see it, decoded once
 filter_compiler       SQL filters and correlation filters
 action_compiler       SQL actions, and messages with their changes
   lexer, parser       text to tokens to trees (syntax_tree)
-  expressions         trees to closures, with like for patterns and values for all that two
-                      values have to do with each other
-system_properties     what may follow sys., and what an action may change
+  expressions         trees to closures, with like for patterns and values for comparisons and
+                      calculations
+system_properties     the system properties (sys.), and which of them an action may change
 """
 
 from __future__ import annotations

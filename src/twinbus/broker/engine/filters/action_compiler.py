@@ -1,18 +1,14 @@
-"""SQL actions, and messages with their changes.
-
-What an action changes on a message, and the message with those changes.
-
-SQL actions: what SET and REMOVE do to the copy of a message.
+"""SQL actions: what SET and REMOVE change on a copy of a message, and the changed copy.
 
 Rule 1: the body, the footer and a section without changes are copied byte for byte.
 Rule 2: values that are not changed keep their AMQP types.
 Rule 3: the result is as valid as the original: ids stay within their limits, and so do the
         properties together; otherwise FilterError.
-Rule 4: statements work one after the other on a draft: each sees what those before it did.
+Rule 4: statements work one after the other on a draft: each sees the changes of those before it.
 Rule 5: the result is the list of changes, in the message's own spelling of names; the message
-        itself is not touched.
-Rule 6: a property that is there keeps its type where the new value can take it: a number that is
-        given as text stays a number, an int32 stays an int32.
+        itself is not changed.
+Rule 6: an existing property keeps its type if the new value can have it: a number that is set to
+        text with a number stays a number, an int32 stays an int32.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from twinbus.amqp.codec.types import (
 )
 from twinbus.amqp.errors import EncodeError
 from twinbus.amqp.message.properties import Properties
-from twinbus.broker.engine.filters.expressions import Evaluate, compiled
+from twinbus.broker.engine.filters.expressions import Evaluate, compile_node
 from twinbus.broker.engine.filters.message_view import MessageView
 from twinbus.broker.engine.filters.rule_description import SqlAction
 from twinbus.broker.engine.filters.rule_values import TEXT_CHARACTERS_MAX
@@ -57,7 +53,7 @@ _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
 
 
 class Removed:
-    """In place of a value: the property goes away."""
+    """In place of a value: the property is removed."""
 
     __slots__ = ()
 
@@ -70,7 +66,7 @@ REMOVED: Final = Removed()
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The outcome of an action, in the words of the message."""
+    """The result of an action, by the message's own names."""
 
     system: Mapping[str, str | None] = field(default_factory=dict)
     """Fields of the AMQP properties section and their new values."""
@@ -91,11 +87,11 @@ def apply_changes(record: Record, changes: Changes, view: MessageView | None = N
         properties = _properties(view, changes) if changes.system else record.bare[:before]
         own = _own(view, changes) if changes.user else record.bare[before:rest]
     except EncodeError as error:
-        raise FilterError("an action sets a property to what no message can carry") from error
-    # What a sender may use; a message that is filled up further could not be sent again.
+        raise FilterError("An action sets a property to a value without an AMQP form") from error
+    # The limit for senders; a message with larger properties could not be sent again.
     if len(properties) + len(own) > max(PROPERTIES_BYTES_MAX, rest):
         raise FilterError(
-            f"an action makes the properties of a message larger than {PROPERTIES_BYTES_MAX} bytes"
+            f"An action makes the properties of a message larger than {PROPERTIES_BYTES_MAX} bytes"
         )
     return replace(record, bare=properties + own + record.bare[rest:])
 
@@ -115,7 +111,7 @@ def _own(view: MessageView, changes: Changes) -> bytes:
 
 
 class _Draft:
-    """A message in the middle of an action."""
+    """A message while an action changes it."""
 
     __slots__ = ("_sizes", "_spellings", "system", "user", "view")
 
@@ -152,11 +148,11 @@ class _Draft:
                 self.view.system[other] = value
 
     def _check_size(self, name: str, value: Any) -> None:
-        """Refuse texts that are too long together before all of them are there."""
+        """Refuse texts whose sum is too long, before all of them are built."""
         self._sizes[name] = len(value) if isinstance(value, str | bytes) else 0
         if sum(self._sizes.values()) > PROPERTIES_BYTES_MAX:
             raise FilterError(
-                "an action makes the properties of a message larger than "
+                "An action makes the properties of a message larger than "
                 f"{PROPERTIES_BYTES_MAX} bytes"
             )
 
@@ -182,7 +178,7 @@ def compile_action(described: SqlAction) -> Callable[[MessageView], Changes]:
 
 
 def _set(statement: Set) -> _Step:
-    target, evaluate = statement.target, compiled(statement.value)
+    target, evaluate = statement.target, compile_node(statement.value)
     return _set_system(target.name, evaluate) if target.is_system else _set_own(target, evaluate)
 
 
@@ -192,7 +188,7 @@ def _set_own(target: Property, evaluate: Evaluate) -> _Step:
     def step(draft: _Draft) -> None:
         value = evaluate(draft.view)
         if isinstance(value, timedelta):
-            raise FilterError(f"an action sets {name!a:.60} to a duration, which has no AMQP form")
+            raise FilterError(f"An action sets {name!a:.60} to a duration, which has no AMQP form")
         draft.set_own(name, value)
 
     return step
@@ -206,11 +202,11 @@ def _set_system(name: str, evaluate: Evaluate) -> _Step:
         value = evaluate(draft.view)
         text = text_of(value)
         if text is None and (value is not None or name == "messageid"):
-            raise FilterError(f"an action sets sys.{name} to a value that is not text")
+            raise FilterError(f"An action sets sys.{name} to a value that is not text")
         if text is not None and len(text) > length_max:
-            raise FilterError(f"an action sets sys.{name} to more than {length_max} characters")
+            raise FilterError(f"An action sets sys.{name} to more than {length_max} characters")
         if name == "contenttype" and text is not None and not text.isascii():
-            raise FilterError("an action sets sys.contenttype to text that is not ASCII")
+            raise FilterError("An action sets sys.contenttype to text that is not ASCII")
         draft.set_system(name, text)
 
     return step
@@ -267,7 +263,7 @@ def _number(value: Any, kind: Callable[[Any], Any]) -> Any:
         return kind(value)
     if type(value) is float:
         return value if kind is float else None
-    # int() would read 1_000, and spaces; nobody means those.
+    # int() would accept 1_000, and spaces, which are not numbers in SQL.
     if type(value) is not str or len(value) > 40 or "_" in value or value != value.strip():
         return None
     try:

@@ -1,9 +1,9 @@
-"""A rule, ready to be asked about message after message.
+"""A rule that is ready to be evaluated for messages.
 
-Rule 1: everything that can be worked out in advance is: an expression is parsed and turned into
-        closures once, and the values that stand in it are never looked at again.
-Rule 2: a rule says True for a match, False for none and None when that is unknown, which is no
-        match. FilterError concerns this message and this subscription only.
+Rule 1: everything that does not depend on the message is done in advance: an expression is parsed
+        and turned into closures once, and its constants are converted once.
+Rule 2: a rule returns True for a match, False for none, and None for unknown, which is not
+        a match. FilterError concerns this message and this subscription only.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from twinbus.broker.engine.filters.rule_description import (
 Predicate: TypeAlias = Callable[[MessageView], bool | None]
 Action: TypeAlias = Callable[[MessageView], Changes]
 
-# What a rule weighs that has no expression: a few lookups and comparisons.
+# The weight of a rule without an expression: a few lookups and comparisons.
 RULE_WEIGHT: Final = 16
 
 
 class CompiledRule:
-    """What compile_rule() makes of a description."""
+    """The result of compile_rule()."""
 
     __slots__ = ("_action", "description", "guards", "matches", "may_spend", "weight")
 
@@ -51,11 +51,11 @@ class CompiledRule:
         self.description = description
         self.matches = matches
         self.guards = tuple(guards)
-        """Each of them keeps away only messages that do not match; any one will do."""
+        """Each of them excludes only messages that do not match; any one can be used."""
         self._action = action
         sql = description.filter if isinstance(description.filter, SqlFilter) else None
         self.weight = RULE_WEIGHT + (len(sql.expression) if sql else 0)
-        """What asking it takes at most, beside the effort that it spends (rule_values.py)."""
+        """The maximum cost of evaluating it, without the effort that it spends (rule_values.py)."""
         self.may_spend = sql is not None and may_spend(sql.tree)
 
     @property

@@ -1,11 +1,11 @@
-"""Trees of expressions as closures.
+"""Expression trees as closures.
 
 Rule 1: a closure takes a MessageView and returns a plain value, or for a condition True, False or
-        None (unknown). Nothing is looked up by name that could be settled when the rule was made.
+        None (unknown). Names are resolved when the rule is created, if possible.
 Rule 2: three-valued logic: AND is false as soon as one side is, OR true as soon as one side is, NOT
-        leaves the unknown unknown. Sides are asked from left to right, until the answer is clear.
-Rule 3: what everybody writes, a property compared with a constant, is one closure without calls,
-        and so are several of them joined by AND at the top of a filter.
+        of unknown is unknown. Sides are evaluated from left to right, until the result is known.
+Rule 3: the most frequent condition, a property compared with a constant, is one closure without
+        calls, and so are several of them joined by AND at the top of a filter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from twinbus.broker.engine.filters.like import FIND_SHARE, LikePattern, pattern_of
+from twinbus.broker.engine.filters.like import FIND_SHARE, LikePattern, compile_pattern
 from twinbus.broker.engine.filters.message_view import MessageView
 from twinbus.broker.engine.filters.rule_values import EXPRESSION_CHARACTERS_MAX
 from twinbus.broker.engine.filters.syntax_tree import (
@@ -59,7 +59,7 @@ _COMPARISONS: Final[dict[str, Compare]] = {
     ">": ordering(operator.gt),
     ">=": ordering(operator.ge),
 }
-# The same between two values of one of these kinds, all of which have an order.
+# The same between two values of one of the usual kinds, all of which have an order.
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -79,14 +79,14 @@ _CALCULATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def compiled(node: Node) -> Evaluate:
+def compile_node(node: Node) -> Evaluate:
     """The closure of a tree."""
     return _COMPILERS[type(node)](node)
 
 
-def compiled_condition(node: Node) -> Evaluate:
-    """The closure of a condition. A value that is neither true nor false is unknown as one."""
-    evaluate = compiled(node)
+def compile_condition(node: Node) -> Evaluate:
+    """The closure of a condition. A value that is neither true nor false is unknown."""
+    evaluate = compile_node(node)
     if isinstance(node, PREDICATES):
         return evaluate
 
@@ -117,7 +117,7 @@ def _new_id(node: NewId) -> Evaluate:
 
 
 def _property_named(node: PropertyNamed) -> Evaluate:
-    name_of = compiled(node.name)
+    name_of = compile_node(node.name)
 
     def read(message: MessageView) -> Any:
         name = name_of(message)
@@ -130,15 +130,15 @@ def _property_named(node: PropertyNamed) -> Evaluate:
 
 
 def _arithmetic(node: Arithmetic) -> Evaluate:
-    first = compiled(node.first)
+    first = compile_node(node.first)
     if len(node.rest) == 1:
         ((sign, item),) = node.rest
         return _calculated(first, _CALCULATIONS[sign], item)
-    return _chained(first, [(_CALCULATIONS[sign], compiled(item)) for sign, item in node.rest])
+    return _chained(first, [(_CALCULATIONS[sign], compile_node(item)) for sign, item in node.rest])
 
 
 def _calculated(left: Evaluate, combine: Callable[[Any, Any], Any], item: Node) -> Evaluate:
-    """One operation, which is the usual number of them."""
+    """One operation, the most frequent case."""
     if isinstance(item, Constant) and type(item.value) is not str:
         constant = item.value
 
@@ -149,7 +149,7 @@ def _calculated(left: Evaluate, combine: Callable[[Any, Any], Any], item: Node) 
             return result
 
         return with_constant
-    return _chained(left, [(combine, compiled(item))])
+    return _chained(left, [(combine, compile_node(item))])
 
 
 def _chained(first: Evaluate, rest: list[tuple[Callable[[Any, Any], Any], Evaluate]]) -> Evaluate:
@@ -165,7 +165,7 @@ def _chained(first: Evaluate, rest: list[tuple[Callable[[Any, Any], Any], Evalua
 
 
 def _negative(node: Negative) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     return lambda message: negate(item(message))
 
 
@@ -176,11 +176,11 @@ def _comparison(node: Comparison) -> Evaluate:
     test = simple_comparison(node)
     if test is not None:
         return _usual(test)
-    compare, left = _COMPARISONS[node.sign], compiled(node.left)
+    compare, left = _COMPARISONS[node.sign], compile_node(node.left)
     if isinstance(node.right, Constant):
         constant = node.right.value
         return lambda message: compare(left(message), constant)
-    right = compiled(node.right)
+    right = compile_node(node.right)
     if not is_long_comparison(node):
         return lambda message: compare(left(message), right(message))
 
@@ -193,12 +193,12 @@ def _comparison(node: Comparison) -> Evaluate:
     return compare_long
 
 
-# Two texts are compared by so many characters in the time of one step of a search.
+# So many characters of two texts are compared in the time of one step of a search.
 COMPARE_SHARE: Final = 64
 
 
 def is_long_comparison(node: Node) -> bool:
-    """Whether both sides come from the message, where texts can be long."""
+    """Whether both sides are values of the message, where texts can be long."""
     return (
         isinstance(node, Comparison)
         and not isinstance(node.left, Constant)
@@ -206,8 +206,8 @@ def is_long_comparison(node: Node) -> bool:
     )
 
 
-class UsualTest(NamedTuple):
-    """An application property and the number or text that it is compared with."""
+class SimpleComparison(NamedTuple):
+    """A comparison of an application property with a number or text."""
 
     name: str
     kind: type
@@ -215,11 +215,11 @@ class UsualTest(NamedTuple):
     """For a property of the same kind."""
     constant: Any
     compare: Compare
-    """For any other."""
+    """For a property of another kind."""
 
 
-def simple_comparison(node: Node) -> UsualTest | None:
-    """The comparison in parts, if it is one of those that nearly all rules are made of."""
+def simple_comparison(node: Node) -> SimpleComparison | None:
+    """The comparison in parts, if it compares an application property with a constant."""
     if not isinstance(node, Comparison):
         return None
     item, constant = node.left, node.right
@@ -228,10 +228,10 @@ def simple_comparison(node: Node) -> UsualTest | None:
     value, sign = constant.value, node.sign
     if type(value) not in _USUAL_KINDS:
         return None
-    return UsualTest(item.folded, type(value), _OPERATORS[sign], value, _COMPARISONS[sign])
+    return SimpleComparison(item.folded, type(value), _OPERATORS[sign], value, _COMPARISONS[sign])
 
 
-def _usual(test: UsualTest) -> Evaluate:
+def _usual(test: SimpleComparison) -> Evaluate:
     name, kind, holds, constant, compare = test
 
     def usual(message: MessageView) -> bool | None:
@@ -241,10 +241,10 @@ def _usual(test: UsualTest) -> Evaluate:
     return usual
 
 
-def all_usual(tests: list[UsualTest]) -> Evaluate:
-    """Usual comparisons, from left to right until one does not hold, without a call for each."""
+def all_simple(tests: list[SimpleComparison]) -> Evaluate:
+    """Simple comparisons, from left to right until one is not true, without a call for each."""
 
-    # Python takes a plain tuple apart faster than a named one.
+    # Python unpacks a plain tuple faster than a named one.
     parts = [tuple(test) for test in tests]
 
     def all_hold(message: MessageView) -> bool | None:
@@ -261,11 +261,11 @@ def all_usual(tests: list[UsualTest]) -> Evaluate:
 
 
 def _in(node: In) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     texts = [choice.value for choice in node.choices if isinstance(choice, Constant)]
     if len(texts) == len(node.choices) and all(type(text) is str for text in texts):
         return _in_texts(item, frozenset(texts))
-    choices = [compiled(choice) for choice in node.choices]
+    choices = [compile_node(choice) for choice in node.choices]
 
     def is_in(message: MessageView) -> bool | None:
         value = item(message)
@@ -284,7 +284,7 @@ def _in(node: In) -> Evaluate:
 
 
 def _in_texts(item: Evaluate, texts: frozenset[str]) -> Evaluate:
-    """The usual list: the answer is one lookup."""
+    """A list of texts, the most frequent case: one lookup."""
 
     def is_in(message: MessageView) -> bool | None:
         value = item(message)
@@ -294,11 +294,11 @@ def _in_texts(item: Evaluate, texts: frozenset[str]) -> Evaluate:
 
 
 def _like(node: Like) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     if node.shape is not None:
         return _like_fixed(item, node.shape)
-    escape = None if node.escape is None else compiled(node.escape)
-    return _like_varying(item, compiled(node.pattern), escape)
+    escape = None if node.escape is None else compile_node(node.escape)
+    return _like_varying(item, compile_node(node.pattern), escape)
 
 
 def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
@@ -317,7 +317,7 @@ def _like_fixed(item: Evaluate, shape: LikePattern) -> Evaluate:
 
 
 def _like_anchored(item: Evaluate, matches: Callable[[str], bool]) -> Evaluate:
-    """The usual pattern looks at the ends of a text only, which is no effort."""
+    """A pattern that only compares the ends of a text, which needs no effort."""
 
     def is_like(message: MessageView) -> bool | None:
         text = item(message)
@@ -327,7 +327,7 @@ def _like_anchored(item: Evaluate, matches: Callable[[str], bool]) -> Evaluate:
 
 
 def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) -> Evaluate:
-    """A pattern that comes with the message."""
+    """A pattern that is a value of the message."""
 
     def is_like(message: MessageView) -> bool | None:
         text, shape = item(message), pattern(message)
@@ -335,19 +335,19 @@ def _like_varying(item: Evaluate, pattern: Evaluate, escape: Evaluate | None) ->
         if type(text) is not str or type(shape) is not str or type(sign) is not str:
             return None
         message.spend(PATTERN_COST * min(len(shape), EXPRESSION_CHARACTERS_MAX))
-        known = pattern_of(shape, None if escape is None else sign)
+        known = compile_pattern(shape, None if escape is None else sign)
         message.spend(known.effort(text))
         return known.matches(text)
 
     return is_like
 
 
-# Taking a pattern apart takes as long as so many steps of a search, for each of its characters.
+# Parsing a pattern takes as long as so many steps of a search, for each of its characters.
 PATTERN_COST: Final = 4
 
 
 def _is_null(node: IsNull) -> Evaluate:
-    item = compiled(node.item)
+    item = compile_node(node.item)
     return lambda message: item(message) is None
 
 
@@ -362,7 +362,7 @@ def _exists(node: Exists) -> Evaluate:
 
 
 def _not(node: Not) -> Evaluate:
-    item = compiled_condition(node.item)
+    item = compile_condition(node.item)
 
     def negated(message: MessageView) -> bool | None:
         value = item(message)
@@ -372,7 +372,7 @@ def _not(node: Not) -> Evaluate:
 
 
 def _and(node: And) -> Evaluate:
-    items = [compiled_condition(item) for item in node.items]
+    items = [compile_condition(item) for item in node.items]
 
     def all_of(message: MessageView) -> bool | None:
         answer: bool | None = True
@@ -388,7 +388,7 @@ def _and(node: And) -> Evaluate:
 
 
 def _or(node: Or) -> Evaluate:
-    items = [compiled_condition(item) for item in node.items]
+    items = [compile_condition(item) for item in node.items]
 
     def any_of(message: MessageView) -> bool | None:
         answer: bool | None = False

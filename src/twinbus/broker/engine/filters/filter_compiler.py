@@ -1,22 +1,20 @@
-"""SQL filters and correlation filters as predicates, with a quick first test.
+"""SQL filters and correlation filters as predicates, with prefilters.
 
-What must be true of a message before a rule can match it, as something to look up.
+A prefilter, or guard, is a condition that a message must meet before a rule can match it, in a form
+that the rule index can look up:
 
-SQL filters: the whole condition as a closure, and what can be looked up before it is asked.
-
-Correlation filters as closures: a few comparisons for equality, all of which must hold.
-
-Rule 1: a guard may let too much through, never too little: the rule itself decides.
-Rule 2: a message that the guard keeps away from a rule could not have made it fail either.
-Rule 3: values are looked up by keys whose hashes nobody can choose (lookup_key): 100,000 rules with
-        UUIDs of one hash would hold every message up.
     color = 'red' AND price > 10    the property color is 'red'
     color IN ('red', 'green')       the property color is one of these
-    price > 10                      the property price is there
-Rule 4: at the top of a filter the conditions that are joined by AND are asked from left to right
+    price > 10                      the property price exists
+
+Rule 1: a guard may pass too many messages, never too few: the rule itself decides.
+Rule 2: a message that does not pass the guard could not have made the rule fail either.
+Rule 3: values are looked up by keys whose hashes a client cannot choose (lookup_key): 100,000 rules
+        with UUIDs of one hash would delay every message.
+Rule 4: at the top of a filter, conditions that are joined by AND are evaluated from left to right
         until one is not true: false and unknown both mean no match, so the rest does not matter,
         and cannot fail either.
-Rule 5: hence a guard is found among the first of them: those before it cannot fail.
+Rule 5: hence guards are taken from the first of them: those before cannot fail.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from uuid import UUID
 from twinbus.amqp.codec.types import Timestamp
 from twinbus.broker.engine.filters.expressions import (
     Evaluate,
-    all_usual,
-    compiled_condition,
+    all_simple,
+    compile_condition,
     is_long_comparison,
     simple_comparison,
 )
@@ -58,23 +56,23 @@ from twinbus.broker.engine.filters.syntax_tree import (
 )
 from twinbus.broker.engine.filters.values import equal, plain
 
-# From here on several whole numbers become the same fraction.
+# From here on several integers become the same float.
 _INEXACT_FROM: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilter:
-    """A property, and the values that it must have one of."""
+    """A property, and the values of which it must have one."""
 
     is_system: bool
     name: str
     """Folded."""
     keys: frozenset[Any] | None = None
-    """The lookup keys of the values. None: any value, but the property must be there."""
+    """The lookup keys of the values. None: any value, but the property must exist."""
 
 
-def guard_on(is_system: bool, name: str, values: Iterable[Any]) -> Prefilter:
-    """A guard on values where a lookup finds all that is equal, on presence where it might not."""
+def make_guard(is_system: bool, name: str, values: Iterable[Any]) -> Prefilter:
+    """A guard on values if a lookup finds all equal values, otherwise on existence."""
     found = list(values)
     exact = all(_has_one_key(value) for value in found)
     return Prefilter(is_system, name, frozenset(map(lookup_key, found)) if exact else None)
@@ -85,7 +83,7 @@ def _has_one_key(value: Any) -> bool:
 
 
 def _number_key(number: float) -> bytes:
-    """Whole numbers and fractions meet as fractions; so do both zeros."""
+    """Integers and floats are compared as floats; both zeros are equal."""
     return _PACK_DOUBLE(number + 0.0)
 
 
@@ -99,7 +97,7 @@ _LOOKUP_KEYS: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def lookup_key(value: Any) -> Any:
-    """What stands for a value in dictionaries: equal for all that is equal to it."""
+    """The key of a value in dictionaries: equal values have equal keys."""
     convert = _LOOKUP_KEYS.get(type(value))
     return value if convert is None else convert(value)
 
@@ -107,7 +105,7 @@ def lookup_key(value: Any) -> Any:
 def compile_sql(
     described: SqlFilter,
 ) -> tuple[Callable[[MessageView], bool | None], list[Prefilter]]:
-    """Whether a message matches, and guards, any one of which may be asked first."""
+    """The predicate, and guards, any one of which can be used."""
     node = described.tree
     items = node.items if isinstance(node, And) else (node,)
     matches = _all_true(items)
@@ -118,11 +116,11 @@ def compile_sql(
 
 def _all_true(nodes: tuple[Node, ...]) -> Evaluate:
     if len(nodes) == 1:
-        return compiled_condition(nodes[0])
+        return compile_condition(nodes[0])
     tests = [test for test in map(simple_comparison, nodes) if test is not None]
     if len(tests) == len(nodes):
-        return all_usual(tests)
-    items = [compiled_condition(node) for node in nodes]
+        return all_simple(tests)
+    items = [compile_condition(node) for node in nodes]
 
     def all_true(message: MessageView) -> Any:
         for item in items:
@@ -135,7 +133,7 @@ def _all_true(nodes: tuple[Node, ...]) -> Evaluate:
 
 
 def _accounted(matches: Evaluate) -> Evaluate:
-    """For rules that may search long texts: each has its own share of a message's effort."""
+    """For rules that may search long texts: each has its own limit of effort for a message."""
 
     def within_effort(message: MessageView) -> Any:
         message.effort_before_rule = message.effort
@@ -159,7 +157,7 @@ def _guards(items: tuple[Node, ...]) -> list[Prefilter]:
 
 
 def _guard(node: Node) -> Prefilter | None:
-    """What a message must have for ``node`` to be true, or to fail."""
+    """The guard for messages for which ``node`` can be true, or can fail."""
     if isinstance(node, Comparison):
         return _comparison_guard(node)
     if isinstance(node, In) and isinstance(node.item, Property):
@@ -183,9 +181,9 @@ def _comparison_guard(node: Comparison) -> Prefilter | None:
 
 
 def _property_guard(item: Property, choices: tuple[Node, ...]) -> Prefilter:
-    # NULL equals nothing, so it is nothing to wait for.
+    # NULL equals nothing, so it is not a value to look up.
     values = [c.value for c in choices if isinstance(c, Constant) and c.value is not None]
-    return guard_on(item.is_system, item.folded, values)
+    return make_guard(item.is_system, item.folded, values)
 
 
 def _present(item: Property) -> Prefilter:
@@ -193,7 +191,7 @@ def _present(item: Property) -> Prefilter:
 
 
 def _common_guard(guards: list[Prefilter | None]) -> Prefilter | None:
-    """One guard for alternatives that all wait for the same property."""
+    """One guard for alternatives that all need the same property."""
     known = [guard for guard in guards if guard is not None]
     first = known[0] if known else None
     if first is None or len(known) < len(guards):
@@ -209,8 +207,8 @@ def _common_guard(guards: list[Prefilter | None]) -> Prefilter | None:
 
 
 def _may_fail(node: Node) -> bool:
-    """Whether working it out could raise FilterError, for some message."""
-    # A long text may be too much effort even for a pattern that is known.
+    """Whether evaluating it can raise FilterError, for some message."""
+    # A long text may be too much effort even for a constant pattern.
     return any(
         isinstance(part, Arithmetic | Negative | NewId | Like | PropertyNamed)
         or is_long_comparison(part)
@@ -234,7 +232,7 @@ _SYSTEM_NAMES: Final = {name: name.replace("_", "") for name in SYSTEM_CONDITION
 def compile_correlation(
     described: CorrelationFilter,
 ) -> tuple[Callable[[MessageView], bool | None], list[Prefilter]]:
-    """Whether a message matches, and one guard for each condition."""
+    """The predicate, and one guard for each condition."""
     system = [
         (folded, getattr(described, name))
         for name, folded in _SYSTEM_NAMES.items()
@@ -248,11 +246,11 @@ def compile_correlation(
     def matches_user(message: MessageView) -> bool:
         return _all_equal(message.user, user)
 
-    guards = [guard_on(True, name, (value,)) for name, value in system]
-    guards += [guard_on(False, name, (value,)) for name, value in user]
+    guards = [make_guard(True, name, (value,)) for name, value in system]
+    guards += [make_guard(False, name, (value,)) for name, value in user]
     return (matches if system else matches_user), guards
 
 
 def _all_equal(properties: dict[str, Any], conditions: list[tuple[str, Any]]) -> bool:
-    # None, for unknown, is no match; what is missing is unknown.
+    # None, for unknown, is not a match; a missing property is unknown.
     return all(equal(properties.get(name), value) for name, value in conditions)

@@ -1,8 +1,8 @@
-"""The words of an expression.
+"""The tokens of an expression.
 
-Rule 1: one pass, no regular expressions, every character looked at once or twice.
+Rule 1: one pass, no regular expressions, every character read once or twice.
 Rule 2: keywords and operators are found here, so the parser compares kinds and never text.
-Rule 3: a refusal names the position, counted from 1, and quotes no more than a few characters.
+Rule 3: an error has the position, counted from 1, and quotes no more than a few characters.
 
     WORD     color  NULL                      a name, or a keyword in any case
     NAME     [with space]  "quoted"           always a name
@@ -32,7 +32,7 @@ class TokenKind(enum.Enum):
     TEXT = "a text"
     NUMBER = "a number"
     PARAMETER = "a parameter"
-    SYMBOL = "a sign"
+    SYMBOL = "a symbol"
     END = "the end"
 
 
@@ -46,40 +46,43 @@ _CLOSERS: Final = {"'": "'", '"': '"', "[": "]"}
 
 
 class Token(NamedTuple):
-    """One word and where it begins."""
+    """One token and where it begins."""
 
     kind: TokenKind
     value: Any
-    """A keyword in upper case, a sign, a name, or the value of a constant."""
+    """A keyword in upper case, a symbol, a name, or the value of a constant."""
     position: int
 
     def __str__(self) -> str:
-        return "the end" if self.kind is TokenKind.END else quoted(str(self.value))
+        return "the end" if self.kind is TokenKind.END else quote(str(self.value))
 
 
-def quoted(text: str) -> str:
-    """A few characters of what somebody wrote, fit for a sentence and a log."""
+def quote(text: str) -> str:
+    """A few characters of a client's text, safe for an error and a log."""
     return "'" + ascii(text[:20])[1:-1] + "'"
 
 
 def refusal(
-    sentence: str, position: int, hint: str = "Check the expression there"
+    sentence: str, position: int, hint: str = "Check the expression at this position"
 ) -> ConfigurationError:
-    """An error of the expression's author."""
+    """An error in an expression, with its position."""
     return ConfigurationError(
         f"{sentence}, at character {position + 1} of the expression", hint=hint
     )
 
 
-def tokens_of(expression: str) -> list[Token]:
-    """The words of ``expression``, END last; ConfigurationError when it has none."""
+def tokenize(expression: str) -> list[Token]:
+    """The tokens of ``expression``, END last; ConfigurationError if it is empty."""
     check_text(expression, "the expression", EXPRESSION_CHARACTERS_MAX)
     lexer = _Lexer(expression)
     tokens = []
     while (token := lexer.next()).kind is not TokenKind.END:
         tokens.append(token)
     if not tokens:
-        raise ConfigurationError("the expression is empty", hint="Write 1=1, or SET and REMOVE")
+        raise ConfigurationError(
+            "The expression is empty",
+            hint="Write a condition, for example 1=1, or a SET or REMOVE statement",
+        )
     return [*tokens, token]
 
 
@@ -112,9 +115,9 @@ class _Lexer:
                 self.pos = start + len(symbol)
                 return Token(TokenKind.SYMBOL, symbol, start)
         raise refusal(
-            f"{quoted(self.text[start])} means nothing",
+            f"Unexpected character {quote(self.text[start])}",
             start,
-            "A name begins with a letter; put any other name into [brackets]",
+            "Start a name with a letter, or put it into [brackets]",
         )
 
     def _run(self) -> str:
@@ -136,18 +139,20 @@ class _Lexer:
         self.pos += 1
         name = self._run()
         if not name:
-            raise refusal("a parameter has no name", start, "Write @ and a name")
+            raise refusal("A parameter has no name", start, "Write @ followed by a name")
         return Token(TokenKind.PARAMETER, "@" + _checked_name(name, start), start)
 
     def _enclosed(self, start: int, closer: str) -> Token:
-        """Text or a name up to ``closer``, which stands twice where it is meant itself."""
+        """Text or a name up to ``closer``, which is doubled inside the text."""
         parts = []
         self.pos = start + 1
         while True:
             end = self.text.find(closer, self.pos)
             if end < 0:
                 raise refusal(
-                    f"the sign {quoted(self.text[start])} is never closed", start, f"Add {closer}"
+                    f"The character {quote(self.text[start])} is not closed",
+                    start,
+                    f"Add {closer}",
                 )
             parts.append(self.text[self.pos : end])
             self.pos = end + 1
@@ -159,7 +164,7 @@ class _Lexer:
         if closer == "'":
             return Token(TokenKind.TEXT, value, start)
         if not value:
-            raise refusal("a name is empty", start)
+            raise refusal("A name is empty", start)
         return Token(TokenKind.NAME, _checked_name(value, start), start)
 
     def _number(self, start: int) -> Token:
@@ -170,12 +175,12 @@ class _Lexer:
             fraction = "." + self._digits()
         exponent = self._exponent()
         if self._run():
-            raise refusal("a number is followed by a letter", start, "Put a space between them")
+            raise refusal("A number is followed by a letter", start, "Put a space between them")
         if not fraction and not exponent:
             return Token(TokenKind.NUMBER, _whole_number(whole, start), start)
         value = float((whole or "0") + fraction + exponent)
         if math.isinf(value):
-            raise refusal("a number is too large", start)
+            raise refusal("A number is too large", start)
         return Token(TokenKind.NUMBER, value, start)
 
     def _digits(self) -> str:
@@ -185,7 +190,7 @@ class _Lexer:
         return self.text[start : self.pos]
 
     def _exponent(self) -> str:
-        """The E of 2E-3 and what belongs to it, or nothing."""
+        """An exponent such as E-3, or nothing."""
         start = self.pos
         if self.text[start : start + 1] in ("E", "e"):
             self.pos += 2 if self.text[start + 1 : start + 2] in ("+", "-") else 1
@@ -196,15 +201,17 @@ class _Lexer:
 
 
 def _whole_number(digits: str, start: int) -> int:
-    # One beyond the largest is taken, for the minus sign of the smallest: -9223372036854775808.
+    # One beyond the largest is accepted, for the smallest: -9223372036854775808.
     if int(digits) > INT64_MAX + 1:
-        raise refusal("a whole number has more than 64 bits", start)
+        raise refusal("An integer has more than 64 bits", start)
     return int(digits)
 
 
 def _checked_name(name: str, start: int) -> str:
     if len(name) > IDENTIFIER_CHARACTERS_MAX:
         raise refusal(
-            f"a name has {len(name)} characters", start, f"Use at most {IDENTIFIER_CHARACTERS_MAX}"
+            f"A name has {len(name)} characters, the maximum is {IDENTIFIER_CHARACTERS_MAX}",
+            start,
+            f"Use at most {IDENTIFIER_CHARACTERS_MAX}",
         )
     return name

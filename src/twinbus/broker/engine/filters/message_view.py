@@ -1,12 +1,12 @@
-"""A stored message as rules see it, decoded at most once however many rules look.
+"""A stored message as rules see it, decoded at most once, however many rules read it.
 
-Rule 1: nothing is decoded before somebody asks, and then only the section they ask for.
+Rule 1: a section is decoded when it is first used.
 Rule 2: ``user`` and ``system`` are dictionaries by folded name with plain values (values.py). They
-        are slots that fill themselves on first use, so that a thousand closures read them at
-        the price of an attribute.
-Rule 3: effort is accounted for here, because a message is what all rules have in common.
+        are slots that are filled on first use, so that a thousand closures read them at the cost
+        of an attribute.
+Rule 3: effort is counted here, because the limit is for all rules of a message together.
 
-Two application properties whose names differ only in upper case are one to rules: the first.
+Of application properties whose names differ only in letter case, rules see the first.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Spans(NamedTuple):
     properties: Span | None
     application_properties: Span | None
     rest: int
-    """Where the body begins, or what stands in its place."""
+    """Where the body begins, or what follows instead of it."""
 
 
 class MessageView:
-    """One message, on its way to the subscriptions of a topic."""
+    """One message that rules are evaluated for."""
 
     __slots__ = (
         "_random",
@@ -65,14 +65,14 @@ class MessageView:
     record: Record
     now_ms: int
     effort: int
-    """Characters that rules have looked at one by one so far."""
+    """Characters that rules have read one by one so far."""
     effort_before_rule: int
-    """What it was when the present rule began: each has its own share."""
+    """The effort before the present rule: each has its own limit."""
     spans: Spans
     properties: Properties | None
-    """The properties section, with AMQP's types."""
+    """The properties section, with AMQP types."""
     own: dict[str, Any]
-    """The application properties under their own names, with AMQP's types."""
+    """The application properties by their own names, with AMQP types."""
     user: dict[str, Any]
     """The application properties by folded name, as plain values."""
     system: dict[str, Any]
@@ -89,11 +89,11 @@ class MessageView:
     def from_record(
         cls, record: Record, *, now_ms: int = 0, random: Random | None = None
     ) -> MessageView:
-        """``now_ms`` is the wall time of the message's arrival; ``random`` feeds newid()."""
+        """``now_ms`` is the wall time of the message's arrival; ``random`` is for newid()."""
         return cls(record, now_ms=now_ms, random=random)
 
     def __getattr__(self, name: str) -> Any:
-        # Python comes here only for a slot that is still empty.
+        # Python calls this only for a slot that is still empty.
         read = _READERS.get(name)
         if read is None:
             raise AttributeError(name)
@@ -102,7 +102,7 @@ class MessageView:
         return value
 
     def draft(self) -> MessageView:
-        """The same message for an action to change: its dictionaries are its own."""
+        """The same message for an action to change, with dictionaries of its own."""
         copy = MessageView(self.record, now_ms=self.now_ms, random=self._random)
         copy.own, copy.properties = self.own, self.properties
         copy.user, copy.system = dict(self.user), dict(self.system)
@@ -112,29 +112,29 @@ class MessageView:
     def new_id(self) -> UUID:
         """A random UUID for newid()."""
         if self._random is None:
-            raise FilterError("newid() has no source of random numbers here")
+            raise FilterError("The function newid() has no source of random numbers")
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def spend(self, characters: int) -> None:
-        """Account for a look at a text, before it is taken; FilterError if it would be too much."""
+        """Count the effort of reading a text, before it is read; FilterError if it is too much."""
         effort = self.effort + characters
         if effort - self.effort_before_rule > RULE_EFFORT_MAX or effort > MESSAGE_EFFORT_MAX:
             raise FilterError(
-                "searching the properties of this message would take too long",
-                hint="Compare short properties, or use fewer LIKEs",
+                "Searching the properties of this message would take too long",
+                hint="Compare short properties, or use fewer LIKE conditions",
             )
         self.effort = effort
 
 
 def _read_spans(view: MessageView) -> Spans:
-    """Where the two sections are. The message was checked when it came: stepping is enough."""
+    """Where the two sections are. The message was checked on arrival: their sizes are enough."""
     bare = view.record.bare
     properties = _span_at(bare, 0, _PROPERTIES)
     own = _span_at(bare, properties[1] if properties else 0, _APPLICATION_PROPERTIES)
     rest = (own or properties or (0, 0))[1]
     if bare.startswith(_BODY_OR_FOOTER, rest) or rest == len(bare):
         return Spans(properties, own, rest)
-    # Descriptors can be spelled in other ways, which nobody does; the scan knows them all.
+    # Descriptors have other encodings, which are never used; the scan knows them all.
     found = scan_to_body(bare, 0, len(bare), STORED_LIMITS)
     properties, own = found.properties, found.application_properties
     return Spans(properties, own, (own or properties or (0, 0))[1])
@@ -174,18 +174,18 @@ def _read_user(view: MessageView) -> dict[str, Any]:
 
 
 def _read_system(view: MessageView) -> dict[str, Any]:
-    record, said = view.record, view.properties or _NOTHING_SAID
+    record, properties = view.record, view.properties or _NO_PROPERTIES
     expires_ms, ttl_ms = record.expires_ms, record.ttl_ms
     system = {
-        "messageid": _id_text(said.message_id),
-        "to": said.to,
-        "label": said.subject,
-        "subject": said.subject,
-        "replyto": said.reply_to,
-        "correlationid": _id_text(said.correlation_id),
-        "contenttype": None if said.content_type is None else str(said.content_type),
-        "sessionid": said.group_id,
-        "replytosessionid": said.reply_to_group_id,
+        "messageid": _id_text(properties.message_id),
+        "to": properties.to,
+        "label": properties.subject,
+        "subject": properties.subject,
+        "replyto": properties.reply_to,
+        "correlationid": _id_text(properties.correlation_id),
+        "contenttype": None if properties.content_type is None else str(properties.content_type),
+        "sessionid": properties.group_id,
+        "replytosessionid": properties.reply_to_group_id,
         "deliverycount": 0,
         "size": len(record.bare),
         "enqueuedtimeutc": Timestamp(view.now_ms),
@@ -198,11 +198,11 @@ def _read_system(view: MessageView) -> dict[str, Any]:
     return system
 
 
-_NOTHING_SAID = Properties()
+_NO_PROPERTIES = Properties()
 
 
 def _id_text(value: Any) -> str | None:
-    """Ids may be numbers, UUIDs or bytes on the wire; to rules, as in C#, they are text."""
+    """Ids may be numbers, UUIDs or bytes in AMQP; for rules, as in C#, they are text."""
     if value is None or type(value) is str:
         return value
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,12 +1,12 @@
-"""From the words of an expression to its tree.
+"""From the tokens of an expression to its tree.
 
     OR  <  AND  <  NOT  <  = <> != < <= > >= IN LIKE IS  <  + -  <  * / %  <  sign  <  ( )
 
 Rule 1: precedence climbing: one function that calls itself once per level of nesting, of which
         there are NESTING_MAX at most. No expression can exhaust Python's stack.
-Rule 2: conditions and values are different things: ``(a = 1) + 2`` and ``a = (b = c)`` are refused
-        here, not puzzled over for each message.
-Rule 3: what is wrong whatever the message is refused here: unknown system properties, missing
+Rule 2: conditions and values are different: ``(a = 1) + 2`` and ``a = (b = c)`` are refused here,
+        not for each message.
+Rule 3: what is wrong for every message is refused here: unknown system properties, missing
         parameters, an escape that is not one character.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from twinbus.broker.engine.filters.lexer import Token, TokenKind, quoted, refusal, tokens_of
+from twinbus.broker.engine.filters.lexer import Token, TokenKind, quote, refusal, tokenize
 from twinbus.broker.engine.filters.like import LikePattern
 from twinbus.broker.engine.filters.rule_values import INT64_MAX, NESTING_MAX, PropertyValue
 from twinbus.broker.engine.filters.syntax_tree import (
@@ -63,8 +63,8 @@ _SCOPES: Final = ("sys", "user")
 
 
 def parse_filter(expression: str, parameters: Mapping[str, PropertyValue]) -> Node:
-    """The condition that ``expression`` states; ConfigurationError if it states none."""
-    parser = _Parser(tokens_of(expression), parameters)
+    """The condition of ``expression``; ConfigurationError if it is not a condition."""
+    parser = _Parser(tokenize(expression), parameters)
     node = parser.condition(parser.expression(_OR), parser.tokens[0])
     parser.expect_end()
     return node
@@ -72,7 +72,7 @@ def parse_filter(expression: str, parameters: Mapping[str, PropertyValue]) -> No
 
 def parse_action(expression: str, parameters: Mapping[str, PropertyValue]) -> list[Statement]:
     """The statements of an action, in order."""
-    parser = _Parser(tokens_of(expression), parameters)
+    parser = _Parser(tokenize(expression), parameters)
     statements = []
     while parser.token.kind is not TokenKind.END:
         statements.append(parser.statement())
@@ -98,7 +98,7 @@ class _Parser:
         return token
 
     def skip(self, word: str) -> bool:
-        """Step over a keyword or a sign, if it is the next word."""
+        """Skip a keyword or a symbol, if it is the next token."""
         found = self._is(word)
         self.index += found
         return found
@@ -108,11 +108,11 @@ class _Parser:
 
     def expect(self, word: str) -> None:
         if not self.skip(word):
-            raise refusal(f"{self.token} stands where {word!r} should be", self.token.position)
+            raise refusal(f"Expected {word!r}, found {self.token}", self.token.position)
 
     def expect_end(self) -> None:
         if self.token.kind is not TokenKind.END:
-            raise refusal(f"{self.token} is not expected", self.token.position)
+            raise refusal(f"Unexpected {self.token}", self.token.position)
 
     # --- levels ------------------------------------------------------------------------------
 
@@ -121,9 +121,9 @@ class _Parser:
         self.depth += 1
         if self.depth > NESTING_MAX:
             raise refusal(
-                f"the expression is nested deeper than {NESTING_MAX} levels",
+                f"The expression is nested deeper than {NESTING_MAX} levels",
                 self.token.position,
-                "Write it with fewer parentheses",
+                "Use fewer parentheses",
             )
         first = self.token
         left = self._prefix(level)
@@ -201,7 +201,9 @@ class _Parser:
             node = Comparison(token.value, item, self.operand(_SUM))
         if self._next_level() == _COMPARISON:
             raise refusal(
-                f"{self.token} compares a comparison", self.token.position, "Join them with AND"
+                f"Comparison {self.token} follows another comparison",
+                self.token.position,
+                "Join comparisons with AND",
             )
         return node
 
@@ -217,7 +219,7 @@ class _Parser:
             pattern = self.operand(_SUM)
             escape = self._escape() if self.skip("ESCAPE") else None
             return Like(item, pattern, escape, _fixed_shape(pattern, escape, token))
-        raise refusal(f"{token} stands where IN or LIKE should be", token.position)
+        raise refusal(f"Expected IN or LIKE, found {token}", token.position)
 
     def _choices(self) -> tuple[Node, ...]:
         self.expect("(")
@@ -233,7 +235,11 @@ class _Parser:
         if isinstance(escape, Constant) and not (
             type(escape.value) is str and len(escape.value) == 1
         ):
-            raise refusal("ESCAPE needs exactly one character", token.position, "Write ESCAPE '\\'")
+            raise refusal(
+                "ESCAPE requires exactly one character",
+                token.position,
+                "Write for example ESCAPE '\\'",
+            )
         return escape
 
     # --- conditions and values ---------------------------------------------------------------
@@ -246,24 +252,26 @@ class _Parser:
     def value(self, node: Node, token: Token) -> Node:
         if isinstance(node, PREDICATES):
             raise refusal(
-                "a condition stands where a value should be",
+                "Expected a value, found a condition",
                 token.position,
                 "Compare values, and join comparisons with AND and OR",
             )
         return node
 
     def condition(self, node: Node, token: Token) -> Node:
-        """A condition; a value is one, too, if it may turn out to be true or false."""
+        """A condition; a value is one, too, if it can be true or false."""
         if isinstance(node, Constant) and not (node.value is None or type(node.value) is bool):
             raise refusal(
-                f"{token} is neither true nor false", token.position, "Compare it with something"
+                f"Expected a condition, found the value {token}",
+                token.position,
+                "Compare it with another value",
             )
         return node
 
     def _within_range(self, node: Node, token: Token) -> Node:
-        """The largest number that the lexer takes is only good with a minus sign before it."""
+        """The largest number of the lexer is only valid with a minus sign before it."""
         if isinstance(node, Constant) and type(node.value) is int and node.value > INT64_MAX:
-            raise refusal("a whole number has more than 64 bits", token.position)
+            raise refusal("An integer has more than 64 bits", token.position)
         return node
 
     def _primary(self) -> Node:
@@ -283,9 +291,9 @@ class _Parser:
     def _parameter(self, token: Token) -> Node:
         if token.value.lower() not in self.parameters:
             raise refusal(
-                f"the parameter {quoted(token.value)} has no value",
+                f"Parameter {quote(token.value)} has no value",
                 token.position,
-                "Give it one among the parameters of the rule",
+                "Add a value to the parameters of the rule",
             )
         return Constant(self.parameters[token.value.lower()])
 
@@ -304,7 +312,7 @@ class _Parser:
             node = PropertyNamed(self.operand(_SUM))
         else:
             raise refusal(
-                f"there is no function {quoted(token.value)}",
+                f"Unknown function {quote(token.value)}",
                 token.position,
                 "Use newid() or property(name)",
             )
@@ -313,7 +321,7 @@ class _Parser:
 
     def _property(self, token: Token, settle_system: Callable[[str], str]) -> Property:
         if token.kind not in (TokenKind.WORD, TokenKind.NAME):
-            raise refusal(f"{token} stands where a value should be", token.position)
+            raise refusal(f"Expected a value, found {token}", token.position)
         if not self.skip("."):
             return Property(False, token.value)
         name = self.take()
@@ -322,7 +330,7 @@ class _Parser:
             raise refusal(
                 f"{token}.{name} is not a property",
                 token.position,
-                "Write sys.Name, user.Name, or [a.name] for a name with a dot",
+                "Use sys.Name, user.Name, or [a.name] for a name with a dot",
             )
         if scope == "user":
             return Property(False, name.value)
@@ -343,9 +351,9 @@ class _Parser:
         if verb == "REMOVE":
             return Remove(self._target(removable))
         raise refusal(
-            f"{token} stands where SET or REMOVE should be",
+            f"Expected SET or REMOVE, found {token}",
             token.position,
-            "Write SET name = value, or REMOVE name",
+            "Use SET name = value, or REMOVE name",
         )
 
     def _target(self, settle_system: Callable[[str], str]) -> Property:
@@ -360,11 +368,11 @@ class _Parser:
 
 
 def _fixed_shape(pattern: Node, escape: Node | None, token: Token) -> LikePattern | None:
-    """The shape of a pattern that does not depend on the message."""
+    """The compiled pattern, if it does not depend on the message."""
     if not isinstance(pattern, Constant):
         return None
     if type(pattern.value) is not str:
-        raise refusal("LIKE needs a text to compare with", token.position)
+        raise refusal("LIKE requires a text pattern", token.position)
     if escape is not None and not isinstance(escape, Constant):
         return None
     try:

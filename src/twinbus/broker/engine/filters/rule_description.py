@@ -1,9 +1,9 @@
-"""What a subscription is told to choose by: filters, actions and the rules that join them.
+"""The descriptions of filters, actions and rules.
 
-Rule 1: a description that exists is valid. An expression has been parsed, its parameters are
-        there, and every refusal is one sentence that names what is wrong and where.
-Rule 2: descriptions are data. What they do with a message is in compiled_rule.py.
-Rule 3: ``from_dict(x.to_dict()) == x``; a kind or key that is not known is refused.
+Rule 1: a description that exists is valid. An expression has been parsed, its parameters exist,
+        and every error is one sentence about what is wrong and where.
+Rule 2: descriptions are data. compiled_rule.py applies them to messages.
+Rule 3: ``from_dict(x.to_dict()) == x``; an unknown kind or key is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twinbus.broker.engine.filters.rule_values import (
     RULE_NAME_CHARACTERS_MAX,
     PropertyValue,
     check_text,
-    checked_values,
+    check_values,
     values_from_dict,
     values_to_dict,
 )
@@ -25,7 +25,7 @@ from twinbus.broker.engine.filters.syntax_tree import Node, Statement
 from twinbus.errors import ConfigurationError
 
 DEFAULT_RULE_NAME: Final = "$Default"
-"""The rule that a subscription is born with: a true filter, unless its creator says otherwise."""
+"""The rule of a new subscription: a true filter, unless its creator sets another one."""
 
 # A rule's name is a part of its address, as an entity's is.
 _NOT_IN_NAMES: Final = frozenset("/\\@?#*")
@@ -49,9 +49,9 @@ class FalseFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """Messages whose properties equal all the values given here; None is not compared.
+    """Messages whose properties equal all of these values; None is not compared.
 
-    Names of properties ignore upper case, values do not. Without any condition every message
+    Names of properties are not case-sensitive, values are. Without any condition every message
     matches.
     """
 
@@ -70,8 +70,8 @@ class CorrelationFilter:
         for name in SYSTEM_CONDITIONS:
             value = getattr(self, name)
             if value is not None:
-                check_text(value, f"{name} of a correlation filter")
-        checked = checked_values(self.properties, "the properties of a correlation filter")
+                check_text(value, f"Property {name} of a correlation filter")
+        checked = check_values(self.properties, "the properties of a correlation filter")
         object.__setattr__(self, "properties", checked)
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class SqlFilter:
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
     """Values for the names that begin with @ in the expression."""
     tree: Node = field(init=False, repr=False, compare=False)
-    """The expression, read: what follows from the other two."""
+    """The parsed expression, with the values of the parameters."""
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
@@ -105,12 +105,12 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class SqlAction:
-    """Changes to the copy of a message that its rule has let in."""
+    """Changes to the copy of a message that matches the rule."""
 
     expression: str
     parameters: Mapping[str, PropertyValue] = field(default_factory=dict)
     statements: tuple[Statement, ...] = field(init=False, repr=False, compare=False)
-    """The expression, read."""
+    """The parsed expression."""
 
     def __post_init__(self) -> None:
         _settle_parameters(self)
@@ -132,7 +132,7 @@ Filter: TypeAlias = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
 def filter_from_dict(values: object) -> Filter:
     """Read what a filter's ``to_dict`` wrote; ConfigurationError for anything else."""
     if not isinstance(values, Mapping):
-        raise ConfigurationError("a filter must be a JSON object")
+        raise ConfigurationError("A filter must be a JSON object")
     rest = dict(values)
     kind = rest.pop("kind", None)
     if kind == "sql":
@@ -143,13 +143,13 @@ def filter_from_dict(values: object) -> Filter:
         _refuse_unknown(rest, frozenset(), "a filter")
         return TrueFilter() if kind == "true" else FalseFilter()
     raise ConfigurationError(
-        f"there is no filter of kind {kind!a:.60}", hint="Use true, false, correlation or sql"
+        f"Unknown kind of filter: {kind!a:.60}", hint="Use true, false, correlation or sql"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDescription:
-    """One rule of a subscription: which messages it lets in, and what it changes on them."""
+    """One rule of a subscription: which messages match, and what it changes on them."""
 
     name: str
     filter: Filter = TrueFilter()
@@ -160,15 +160,18 @@ class RuleDescription:
     def __post_init__(self) -> None:
         _check_rule_name(self.name)
         if not isinstance(self.filter, TrueFilter | FalseFilter | CorrelationFilter | SqlFilter):
-            raise ConfigurationError(f"the filter of rule {self.name!a} must be a filter")
+            raise ConfigurationError(
+                f"The filter of rule {self.name!a} must be a TrueFilter, FalseFilter, "
+                "CorrelationFilter or SqlFilter"
+            )
         if self.action is not None and not isinstance(self.action, SqlAction):
-            raise ConfigurationError(f"the action of rule {self.name!a} must be a SqlAction")
+            raise ConfigurationError(f"The action of rule {self.name!a} must be a SqlAction")
         if not isinstance(self.created_at_ms, int) or isinstance(self.created_at_ms, bool):
-            raise ConfigurationError("created_at_ms must be a whole number")
+            raise ConfigurationError("Property created_at_ms of a rule must be an integer")
 
     @property
     def key(self) -> str:
-        """The name for comparing: two rules of a subscription differ in more than upper case."""
+        """The name for comparisons: names of rules are not case-sensitive."""
         return self.name.lower()
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,10 +186,10 @@ class RuleDescription:
     def from_dict(cls, values: Mapping[str, Any]) -> RuleDescription:
         """Read what ``to_dict`` wrote; ConfigurationError for anything else."""
         if not isinstance(values, Mapping):
-            raise ConfigurationError("a rule must be a JSON object")
+            raise ConfigurationError("A rule must be a JSON object")
         _refuse_unknown(values, frozenset(item.name for item in fields(cls)), "a rule")
         if "name" not in values:
-            raise ConfigurationError("a rule must have a name")
+            raise ConfigurationError("A rule must have a name")
         action = values.get("action")
         return cls(
             values["name"],
@@ -197,24 +200,24 @@ class RuleDescription:
 
 
 def default_rule(created_at_ms: int = 0) -> RuleDescription:
-    """The rule of a subscription that nobody gave one."""
+    """The rule of a subscription that was created without rules."""
     return RuleDescription(DEFAULT_RULE_NAME, created_at_ms=created_at_ms)
 
 
 def _check_rule_name(name: object) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= RULE_NAME_CHARACTERS_MAX:
         raise ConfigurationError(
-            f"the name of a rule must be text of 1 to {RULE_NAME_CHARACTERS_MAX} characters"
+            f"The name of a rule must be text of 1 to {RULE_NAME_CHARACTERS_MAX} characters"
         )
     if name != name.strip() or not name.isprintable() or _NOT_IN_NAMES & set(name):
         raise ConfigurationError(
-            f"the rule name {name!a:.60} holds a character that rule names cannot have",
+            f"Rule name {name!a:.60} contains an invalid character",
             hint="Use letters, digits, '.', '-', '_' and '$'",
         )
 
 
 def _settle_parameters(described: SqlFilter | SqlAction) -> None:
-    parameters = checked_values(described.parameters, "the parameters of an expression")
+    parameters = check_values(described.parameters, "the parameters of an expression")
     object.__setattr__(described, "parameters", parameters)
 
 
@@ -243,5 +246,5 @@ def _correlation_from_dict(values: dict[str, Any]) -> CorrelationFilter:
 def _refuse_unknown(values: Mapping[str, Any], known: frozenset[str], what: str) -> None:
     for key in values:
         if key not in known:
-            names = ", ".join(sorted(known)) or "nothing but its kind"
-            raise ConfigurationError(f"{what} has no property {key!a:.60}", hint=f"It has {names}")
+            hint = f"Use one of: {', '.join(sorted(known))}" if known else "Remove the property"
+            raise ConfigurationError(f"Unknown property of {what}: {key!a:.60}", hint=hint)

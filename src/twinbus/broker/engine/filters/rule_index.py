@@ -1,15 +1,15 @@
 """All rules of one topic: which subscriptions get a message, and because of which rules.
 
-Rule 1: only rules whose guard the message passes are asked. A thousand rules that each wait for
+Rule 1: only rules whose guard the message passes are evaluated. A thousand rules that each need
         another value of one property cost one lookup.
-Rule 2: a rule that fails spoils the message for its own subscription and for nobody else.
-Rule 3: subscriptions come in the order in which they got their first rule, rules in the order in
-        which they were added.
-Rule 4: thousands of rules take longer than the loop may be held: what asks them has steps, and is
-        gone on with after the others had their turns. Rules that change meanwhile concern the next
-        message.
+Rule 2: a rule that fails affects its own subscription only.
+Rule 3: subscriptions are in the order of their first rules, rules in the order in which they were
+        added.
+Rule 4: thousands of rules take longer than the event loop may be blocked: they are evaluated in
+        steps, and others have their turns in between. Rules that change meanwhile apply to the
+        next message.
 
-    message --guards--> candidates --ask each--> Match(subscription, rules, error)
+    message --guards--> candidates --evaluate each--> Match(subscription, rules, error)
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from twinbus.errors import ConfigurationError, FilterError
 
 K = TypeVar("K", bound=Hashable)
 
-# Rules of a match that are looked through for actions in one step.
+# Rules of a match that are checked for actions in one step.
 RULES_IN_STEP: Final = 8_192
-# Up to this many candidates are sorted at once. More are merged while they are asked.
+# Up to this many candidates are sorted at once. More are merged while they are evaluated.
 SORTED_AT_ONCE_MAX: Final = 1_024
 
 RULE_NAME_PROPERTY: Final = "RuleName"
-"""A copy that an action has changed says in this property which rule made it."""
+"""A copy that an action has changed has the name of its rule in this property."""
 
 
 @dataclass(slots=True)
 class Match(Generic[K]):
-    """A subscription that a message concerns."""
+    """A subscription with a rule that matched a message, or failed on it."""
 
     subscription: K
     rules: list[CompiledRule] = field(default_factory=list)
-    """Those that let the message in."""
+    """The rules that matched."""
     error: FilterError | None = None
-    """Why a rule could not be worked out; the first, if there are several."""
+    """The first error of a rule, if there is one."""
 
     def record_steps(self, view: MessageView) -> Steps[list[Record | None]]:
-        """What the subscription gets, None being the message as it is; a step for each action.
+        """The copies of the subscription; None is the unchanged message. A step for each action.
 
         All rules without an action share one copy; each rule with an action makes its own, which
-        carries the rule's name. An action that fails makes no copy, and becomes ``error``.
+        has the rule's name. An action that fails makes no copy, and sets ``error``.
         """
         records: list[Record | None] = []
         has_plain = False
@@ -104,14 +104,14 @@ class _Entry(Generic[K]):
 
 @dataclass(slots=True)
 class _Bucket(Generic[K]):
-    """The rules that wait for one property."""
+    """The rules with a guard on one property."""
 
     by_key: dict[Any, list[_Entry[K]]] = field(default_factory=dict)
-    """Those that wait for one of some values, by the values' lookup keys."""
+    """Those that need one of some values, by the values' lookup keys."""
     present: list[_Entry[K]] = field(default_factory=list)
 
     def lists(self, guard: Prefilter) -> Iterator[list[_Entry[K]]]:
-        """Where an entry with this guard stands."""
+        """The lists that contain an entry with this guard."""
         if guard.keys is None:
             yield self.present
         else:
@@ -127,13 +127,13 @@ class _Bucket(Generic[K]):
 
 
 class RuleCounts(NamedTuple):
-    """How many rules a topic has, by what bounds them."""
+    """How many rules a topic has, by kind of limit."""
 
     sql: int = 0
     correlation: int = 0
 
     def having(self, rule: CompiledRule) -> RuleCounts:
-        """With one more; ConfigurationError if it is one too many."""
+        """The counts with one more rule; ConfigurationError if it is one too many."""
         if isinstance(rule.description.filter, SqlFilter):
             return RuleCounts(_counted(self.sql + 1, SQL_RULES_PER_TOPIC_MAX, "SQL"), self[1])
         allowed = CORRELATION_RULES_PER_TOPIC_MAX
@@ -149,7 +149,7 @@ class RuleCounts(NamedTuple):
 
 
 class RuleList(Sequence[RuleDescription]):
-    """The rules of a subscription, for who wants a page of a hundred thousand."""
+    """The rules of a subscription as a lazy sequence, for pages of a hundred thousand rules."""
 
     def __init__(self, entries: Mapping[str, _Entry[Any]]) -> None:
         self._entries = entries
@@ -182,21 +182,22 @@ class RuleIndex(Generic[K]):
         self._next_order = 0
         self._counts = RuleCounts()
         self.correlation_filter_count = 0
-        """Of the rules, those that compare properties; the others read as SQL to who asks."""
-        self.looking_count = 0
-        """Those that look at a message, or change it."""
+        """Rules with a correlation filter; the others are reported as SQL filters."""
+        self.evaluated_count = 0
+        """Rules that read a message, or change it."""
         self._open: Counter[K] = Counter()
-        """How many rules of a subscription let every message in as it is."""
+        """How many rules of a subscription match every message and do not change it."""
 
     def __len__(self) -> int:
         return self._counts.sql + self._counts.correlation
 
     def add(self, subscription: K, rule: CompiledRule) -> None:
-        """Add a rule; ConfigurationError if its name is taken or the topic has too many."""
+        """Add a rule; ConfigurationError if its name exists or the topic has too many rules."""
         rules = self._subscriptions.get(subscription, {})
         if rule.description.key in rules:
             raise ConfigurationError(
-                f"the subscription already has a rule {rule.name!a}", hint="Choose another name"
+                f"Rule {rule.name!a} already exists in the subscription",
+                hint="Choose another name",
             )
         self._counts = self._counts.having(rule)
         self._note_filter(subscription, rule, 1)
@@ -206,7 +207,7 @@ class RuleIndex(Generic[K]):
         self._place(entry)
 
     def replace(self, subscription: K, rule: CompiledRule) -> None:
-        """Another rule takes the place of the one of its name; ConfigurationError as in add()."""
+        """Replace the rule of the same name; ConfigurationError as in add()."""
         rules = self._subscriptions[subscription]
         old = rules[rule.description.key]
         self._counts = self._counts.without(old.rule).having(rule)
@@ -235,7 +236,7 @@ class RuleIndex(Generic[K]):
             self.remove(subscription, name)
 
     def open_subscriptions(self) -> list[K]:
-        """Those with a rule that lets every message in as it is, in no order."""
+        """Subscriptions that get every message unchanged, in no order."""
         return list(self._open)
 
     def find(self, subscription: K, rule_name: str) -> RuleDescription | None:
@@ -244,7 +245,7 @@ class RuleIndex(Generic[K]):
         return None if entry is None else entry.rule.description
 
     def rule_list(self, subscription: K) -> RuleList:
-        """The rules of a subscription, oldest first, without a look at each."""
+        """The rules of a subscription, oldest first, as a lazy sequence."""
         return RuleList(self._subscriptions.get(subscription, {}))
 
     def rules_of(self, subscription: K) -> list[CompiledRule]:
@@ -287,7 +288,7 @@ class RuleIndex(Generic[K]):
     # --- the index ---------------------------------------------------------------------------
 
     def _candidates(self, view: MessageView) -> list[list[_Entry[K]]]:
-        """The rules whose guard the message passes: lists that do not change, each in order."""
+        """The rules whose guard the message passes: copies of lists, each in order."""
         found = [self._unguarded] if self._unguarded else []
         if self._user:
             _collect(found, self._user, view.user)
@@ -321,10 +322,10 @@ class RuleIndex(Generic[K]):
         return self._system if guard.is_system else self._user
 
     def _crowd(self, guard: Prefilter) -> int:
-        """How many rules would be asked together with one behind this guard."""
+        """How many rules would be evaluated together with one that has this guard."""
         bucket = self._buckets(guard).get(guard.name)
         if guard.keys is None:
-            # Presence says little: prefer any value to it.
+            # Existence excludes few messages: prefer any value.
             return SQL_RULES_PER_TOPIC_MAX + (len(bucket.present) if bucket else 0)
         if bucket is None:
             return 0
@@ -335,7 +336,7 @@ class RuleIndex(Generic[K]):
         if isinstance(kind, CorrelationFilter):
             self.correlation_filter_count += change
         if rule.has_action or not isinstance(kind, TrueFilter | FalseFilter):
-            self.looking_count += change
+            self.evaluated_count += change
         elif isinstance(kind, TrueFilter):
             self._open[subscription] += change
             if not self._open[subscription]:
@@ -346,7 +347,7 @@ _BY_ORDER: Final = attrgetter("order")
 
 
 def _insert(entries: list[_Entry[K]], entry: _Entry[K]) -> None:
-    """Put an entry where it belongs: at the end, unless it takes the place of an older one."""
+    """Insert an entry in order: at the end, unless it replaces an older one."""
     if entries and entries[-1].order > entry.order:
         insort(entries, entry, key=_BY_ORDER)
     else:
@@ -358,7 +359,7 @@ def _delete(entries: list[_Entry[K]], entry: _Entry[K]) -> None:
 
 
 def _in_order(lists: list[list[_Entry[K]]]) -> Iterable[_Entry[K]]:
-    """The entries of all lists; of many, each when it is asked for."""
+    """The entries of all lists in order; many are merged lazily."""
     if len(lists) < 2:
         return lists[0] if lists else ()
     if sum(map(len, lists)) > SORTED_AT_ONCE_MAX:
@@ -369,8 +370,8 @@ def _in_order(lists: list[list[_Entry[K]]]) -> Iterable[_Entry[K]]:
 def _counted(count: int, count_max: int, kind: str) -> int:
     if count > count_max:
         raise ConfigurationError(
-            f"a topic takes at most {count_max} rules with {kind} filters",
-            hint="Remove rules that are no longer needed, or use another topic",
+            f"A topic can have at most {count_max} rules with {kind} filters",
+            hint="Remove rules that are not needed, or use another topic",
         )
     return count
 

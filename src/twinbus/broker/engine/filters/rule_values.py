@@ -1,16 +1,16 @@
-"""The values that rules bring along, and what a rule may cost.
+"""The values in rules, and the limits of a rule.
 
-What a rule may cost, in characters, levels and effort.
+A client with the right to manage a subscription writes expressions that run for every message of
+all senders. The limits, in characters, levels and effort, keep an expression small and its run
+short, whatever the message is.
 
-Whoever may manage a subscription writes programs that run for every message of everybody else.
-These numbers keep such a program small and its run short, whatever the message is.
+Values are the parameters of an expression and the properties of a correlation filter:
 
-The values that a rule brings along: parameters of an expression, properties to compare with.
+    {"type": "int", "value": 5}     types: string boolean int long double datetime duration uuid
 
 Rule 1: a value has one of the types in PropertyValue, is finite and short, and can be written
         as JSON and read back as the same type.
-Rule 2: a whole number remembers whether it was given as a 32-bit ``Int``.
-    {"type": "int", "value": 5}     types: string boolean int long double datetime duration uuid
+Rule 2: an integer keeps whether it was a 32-bit ``Int``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NESTING_MAX: Final = 64
 Python's own limit of 1,000."""
 
 IDENTIFIER_CHARACTERS_MAX: Final = 128
-"""Nobody reads a longer property name; a name from a hostile client may be any length."""
+"""A name from a hostile client could have any length."""
 
 VALUE_CHARACTERS_MAX: Final = 1_024
 """A text that a rule compares with, when it is not part of an expression."""
@@ -51,8 +51,8 @@ CORRELATION_RULES_PER_TOPIC_MAX: Final = 100_000
 """Azure Service Bus's limits."""
 
 RULE_EFFORT_MAX: Final = 32_768
-"""Characters that one rule may look at one by one, for one message: at most 2.5 ms, because a rule
-is asked in one piece. It is one search of the longest property there can be, or eight of them for
+"""Characters that one rule may read one by one, for one message: at most 2.5 ms, because a rule is
+evaluated in one step. This is one search of the longest possible property, or eight of them for
 a word."""
 
 MESSAGE_EFFORT_MAX: Final = 262_144
@@ -60,11 +60,11 @@ MESSAGE_EFFORT_MAX: Final = 262_144
 still search 1,000 characters each for a word. Rules without LIKE are not affected."""
 
 STEP_WEIGHT: Final = 4_096
-"""After so much work on one message others have their turn: characters of the rules that were
-asked, each about a tenth of a microsecond at worst, and the effort of those that search."""
+"""After this much work on one message, others have their turn: characters of the evaluated rules,
+each at most about a tenth of a microsecond, and the effort of those that search."""
 
 LARGE_PROPERTIES_BYTES: Final = 2_048
-"""Properties that are read in a step of their own; a thousand of them take 2 ms."""
+"""Larger properties are decoded in a step of their own; a thousand of them take 2 ms."""
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -76,13 +76,14 @@ _INT32_MAX: Final = 2**31 - 1
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
+def check_values(values: object, what: str) -> dict[str, PropertyValue]:
     """A copy of ``values`` with every name and value checked."""
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"{what} must be a mapping of names to values")
     if len(values) > VALUE_COUNT_MAX:
         raise ConfigurationError(
-            f"{what} has {len(values)} entries", hint=f"Use at most {VALUE_COUNT_MAX}"
+            f"{what} have {len(values)} entries, the maximum is {VALUE_COUNT_MAX}",
+            hint=f"Use at most {VALUE_COUNT_MAX}",
         )
     checked: dict[str, PropertyValue] = {}
     folded = set()
@@ -90,7 +91,8 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
         check_name(name, what)
         if name.lower() in folded:
             raise ConfigurationError(
-                f"{what} has {name!a:.60} twice", hint="Upper case makes no difference"
+                f"Duplicate name {name!a:.60} in {what}",
+                hint="Use names that differ in more than upper and lower case",
             )
         folded.add(name.lower())
         checked[name] = _checked(value, f"{name!a:.60} in {what}")
@@ -98,30 +100,33 @@ def checked_values(values: object, what: str) -> dict[str, PropertyValue]:
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse what no property or parameter can be called."""
+    """Refuse what cannot be the name of a property or parameter."""
     if not isinstance(name, str) or not name:
-        raise ConfigurationError(f"a name in {what} must be text")
+        raise ConfigurationError(f"A name in {what} must be text")
     if len(name) > IDENTIFIER_CHARACTERS_MAX:
         raise ConfigurationError(
-            f"a name in {what} has {len(name)} characters",
+            f"A name in {what} has {len(name)} characters, the maximum is "
+            f"{IDENTIFIER_CHARACTERS_MAX}",
             hint=f"Use at most {IDENTIFIER_CHARACTERS_MAX}",
         )
-    check_text(name, f"a name in {what}")
+    check_text(name, f"A name in {what}")
 
 
 def check_text(text: object, what: str, length_max: int = VALUE_CHARACTERS_MAX) -> None:
-    """Refuse what is not text, is too long, or could not be written down again."""
+    """Refuse what is not text, is too long, or cannot be encoded as UTF-8."""
     if not isinstance(text, str):
-        raise ConfigurationError(f"{what} must be text, not {text!r:.60}")
+        raise ConfigurationError(f"{what} must be text, got {text!r:.60}")
     if len(text) > length_max:
         raise ConfigurationError(
-            f"{what} has {len(text)} characters", hint=f"Use at most {length_max}"
+            f"{what} has {len(text)} characters, the maximum is {length_max}",
+            hint=f"Use at most {length_max}",
         )
     try:
         text.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(
-            f"{what} holds half a character", hint="Write it as whole Unicode characters"
+            f"{what} contains an incomplete Unicode character",
+            hint="Use complete Unicode characters",
         ) from None
 
 
@@ -138,14 +143,14 @@ def _checked(value: Any, what: str) -> PropertyValue:
         check_text(value, what)
         return str(value)
     raise ConfigurationError(
-        f"{what} is a {type(value).__name__}",
+        f"{what} has the unsupported type {type(value).__name__}",
         hint="Use text, a number, true or false, a date, a duration or a UUID",
     )
 
 
 def _checked_int(value: int, what: str) -> int:
     if not INT64_MIN <= value <= INT64_MAX:
-        raise ConfigurationError(f"{what} must be a whole number of at most 64 bits")
+        raise ConfigurationError(f"{what} must be an integer of at most 64 bits")
     return Int(value) if type(value) is Int and abs(value) <= _INT32_MAX else int(value)
 
 
@@ -162,7 +167,7 @@ def values_from_dict(stored: object, what: str) -> dict[str, PropertyValue]:
     if not isinstance(stored, Mapping):
         raise ConfigurationError(f"{what} must be a mapping of names to values")
     values = {name: _from_dict(value, name, what) for name, value in stored.items()}
-    return checked_values(values, what)
+    return check_values(values, what)
 
 
 def _to_dict(value: PropertyValue) -> dict[str, Any]:
@@ -185,8 +190,8 @@ def _from_dict(stored: Any, name: object, what: str) -> PropertyValue:
     except (KeyError, TypeError, ValueError, OverflowError):
         pass
     raise ConfigurationError(
-        f"{name!a:.60} in {what} is not a value with a type",
-        hint=f"Write an object with a type ({', '.join(_READERS)}) and a value",
+        f"{name!a:.60} in {what} must have a type and a value",
+        hint=f"Use an object with a type ({', '.join(_READERS)}) and a value",
     )
 
 

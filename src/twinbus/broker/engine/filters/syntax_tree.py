@@ -1,8 +1,8 @@
-"""What expressions are made of, once they have been read: the parser's result.
+"""The nodes of a parsed expression.
 
-Rule 1: chains are one node (a + b - c, a AND b AND c), so that a tree is as deep as the author's
-        parentheses and no deeper.
-Rule 2: names are settled: a system property is known, a parameter is already its value.
+Rule 1: chains are one node (a + b - c, a AND b AND c), so that a tree is only as deep as its
+        parentheses.
+Rule 2: names are resolved: a system property is known, a parameter is replaced by its value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Constant:
 class Property:
     is_system: bool
     name: str
-    """As it was written; a system property is folded."""
+    """As in the expression; a system property is folded."""
 
     @property
     def folded(self) -> str:
@@ -38,7 +38,7 @@ class NewId:
 
 @dataclass(frozen=True, slots=True)
 class PropertyNamed:
-    """property(name): an application property whose name is worked out."""
+    """property(name): an application property whose name is an expression."""
 
     name: Node
 
@@ -75,7 +75,7 @@ class Like:
     pattern: Node
     escape: Node | None
     shape: LikePattern | None
-    """Pattern and escape, taken apart, if they are constants."""
+    """The compiled pattern, if pattern and escape are constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ Predicate: TypeAlias = Comparison | In | Like | IsNull | Exists | Not | And | Or
 Node: TypeAlias = Value | Predicate
 
 PREDICATES = (Comparison, In, Like, IsNull, Exists, Not, And, Or)
-"""Nodes whose value is true, false or unknown and nothing else."""
+"""Nodes whose value is always true, false or unknown."""
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -1,11 +1,11 @@
 """The system properties of a message by the names that expressions use (``sys.Label``).
 
-Rule 1: names ignore upper case. One that is not in these tables is refused when the rule is made,
-        not when the first message arrives.
-Rule 2: a rule looks at a message before any subscription holds it. What only a stored or locked
+Rule 1: names are not case-sensitive. A name that is not in these tables is refused when the rule is
+        created, not when the first message arrives.
+Rule 2: rules are evaluated before a subscription stores the message. What only a stored or locked
         message has is refused, too: a filter on it could never match.
-Rule 3: an action may change what the sender said about a message and nothing that the broker
-        itself acts on before, like its time to live.
+Rule 3: an action may change properties that the sender has set, but nothing that the broker has
+        used already, for example the time to live.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ _NOT_YET: Final = frozenset(
     }
 )
 
-# Azure Service Bus's limits; a longer id would be refused from a sender, too.
+# Azure Service Bus's limits; a sender with a longer id is refused, too.
 ID_CHARACTERS_MAX: Final = 128
 LIMITED_IDS: Final = frozenset({"message_id", "group_id", "reply_to_group_id"})
 
 RESERVED_PREFIX: Final = "x-ms-"
-"""Properties that say where a detoured message belongs. A rule that could write them could send
-messages of others anywhere."""
+"""Properties with the destination of a backlog message. A rule that could change them could send
+the messages of other senders anywhere."""
 
 _WRITABLE: Final = (
-    "MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId and ContentType"
+    "MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId or ContentType"
 )
 _HINT: Final = (
-    f"There are {_WRITABLE}, also TimeToLive, EnqueuedTimeUtc, ExpiresAtUtc, "
-    "ScheduledEnqueueTimeUtc, PartitionKey, DeliveryCount and Size"
+    "Use MessageId, CorrelationId, Label, To, ReplyTo, SessionId, ReplyToSessionId, ContentType, "
+    "TimeToLive, EnqueuedTimeUtc, ExpiresAtUtc, ScheduledEnqueueTimeUtc, PartitionKey, "
+    "DeliveryCount or Size"
 )
 
 
@@ -73,10 +74,10 @@ def readable(name: str) -> str:
         return folded
     if folded in _NOT_YET:
         raise ConfigurationError(
-            f"a message has no sys.{name} yet when rules look at it", hint=_HINT
+            f"A message has no sys.{name} when rules are evaluated", hint=_HINT
         )
     raise ConfigurationError(
-        f"there is no system property {('sys.' + name)!a:.60}",
+        f"Unknown system property: {('sys.' + name)!a:.60}",
         hint=_HINT,
     )
 
@@ -86,27 +87,27 @@ def writable(name: str) -> str:
     folded = readable(name)
     if folded not in PROPERTY_FIELDS:
         raise ConfigurationError(
-            f"an action cannot change sys.{name}",
-            hint=f"It can change {_WRITABLE}",
+            f"An action cannot change sys.{name}",
+            hint=f"Use {_WRITABLE}",
         )
     return folded
 
 
 def removable(name: str) -> str:
-    """The folded name of a system property that an action may take away."""
+    """The folded name of a system property that an action may remove."""
     folded = writable(name)
     if folded == "messageid":
         raise ConfigurationError(
-            "an action cannot remove sys.MessageId", hint="It can set another one"
+            "An action cannot remove sys.MessageId", hint="Set it to another value"
         )
     return folded
 
 
 def check_own_name(name: str) -> None:
-    """Refuse to change the properties that carry a detoured message home."""
+    """Refuse to change the properties that the mover needs for backlog messages."""
     if name.lower().startswith(RESERVED_PREFIX):
         raise ConfigurationError(
-            f"an action cannot change {name!a:.60}: names that begin with {RESERVED_PREFIX} "
-            "are kept for the way home of detoured messages",
+            f"An action cannot change {name!a:.60}: names that start with {RESERVED_PREFIX} "
+            "are reserved for messages in a backlog",
             hint="Choose another name",
         )

@@ -1,16 +1,16 @@
-"""The values that rules compare and calculate with, and what they have to do with each other.
+"""Comparing and calculating with the values of rules and messages.
 
-A message brings AMQP's many number types; a rule knows one whole number, one fraction, and so on:
+A message can have AMQP's many number types; rules have one integer type, one float type and so on:
 
-    bool  int  float  str  Timestamp  timedelta  UUID  bytes      None: null, or not there
+    bool  int  float  str  Timestamp  timedelta  UUID  bytes      None: null, or missing
 
 Rule 1: ``plain`` turns a value of a message into one of these, by exact type, so that every
-        comparison below may ask ``type(a) is type(b)``. What it does not know stays as it is:
-        it exists, and compares with nothing.
-Rule 2: None in, None out: the answer to a question about the unknown is unknown.
-Rule 3: values that have no common type are unknown to each other, as text and numbers are. Whole
-        numbers and fractions meet as fractions, as in C#.
-Rule 4: an int stays within 64 bits; what leaves them is a FilterError, never a wrong number.
+        comparison below can use ``type(a) is type(b)``. A value of another type is not changed:
+        it exists, and every comparison with it is unknown.
+Rule 2: None in, None out: the result with an unknown operand is unknown.
+Rule 3: a comparison of values without a common type is unknown, for example text and numbers.
+        Integers and floats are compared as floats, as in C#.
+Rule 4: an int stays within 64 bits; beyond them there is a FilterError, never a wrong number.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def plain(value: Any) -> Any:
     convert = _PLAIN.get(type(value))
     if convert is not None:
         return convert(value)
-    return timestamp_of(value) if type(value) is datetime else value
+    return to_timestamp(value) if type(value) is datetime else value
 
 
-def timestamp_of(moment: datetime) -> Timestamp:
-    """A moment as messages carry it; one without a time zone is in UTC."""
+def to_timestamp(moment: datetime) -> Timestamp:
+    """A time as an AMQP timestamp; one without a time zone is in UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return Timestamp((moment - _EPOCH) // _MS)
@@ -75,7 +75,7 @@ def timestamp_of(moment: datetime) -> Timestamp:
 
 
 def equal(left: Any, right: Any) -> bool | None:
-    """Whether both are the same; None when that cannot be said."""
+    """Whether both are equal; None if that is unknown."""
     if left is None or right is None:
         return None
     if type(left) is type(right):
@@ -111,7 +111,7 @@ def ordering(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | N
 def calculation(
     whole: Callable[[int, int], int], fraction: Callable[[float, float], float]
 ) -> Callable[[Any, Any], Any]:
-    """An operation on two numbers, in whole numbers and in fractions."""
+    """An operation on two numbers, for integers and for floats."""
 
     def calculated(left: Any, right: Any) -> Any:
         kind = type(left)
@@ -119,7 +119,7 @@ def calculation(
             result = whole(left, right)
             if INT64_MIN <= result <= INT64_MAX:
                 return result
-            raise FilterError("a calculation leaves the range of 64-bit whole numbers")
+            raise FilterError("A calculation exceeds the range of 64-bit integers")
         if kind in _NUMBERS and type(right) in _NUMBERS:
             return fraction(float(left), float(right))
         return None
@@ -128,7 +128,7 @@ def calculation(
 
 
 def add(left: Any, right: Any) -> Any:
-    """A sum of numbers; or, as soon as one side is text, both written one after the other."""
+    """The sum of numbers; if one side is text, the concatenation of both."""
     if type(left) is str or type(right) is str:
         return _concatenated(left, right)
     return _sum(left, right)
@@ -143,15 +143,15 @@ def negate(value: Any) -> Any:
 
 def _quotient(left: int, right: int) -> int:
     if right == 0:
-        raise FilterError("a calculation divides a whole number by zero")
-    # C# cuts towards zero, Python rounds down.
+        raise FilterError("A calculation divides an integer by zero")
+    # C# rounds towards zero, Python rounds down.
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
 def _remainder(left: int, right: int) -> int:
     if right == 0:
-        raise FilterError("a calculation divides a whole number by zero")
+        raise FilterError("A calculation divides an integer by zero")
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
 
@@ -180,12 +180,14 @@ def _concatenated(left: Any, right: Any) -> str | None:
     if first is None or second is None:
         return None
     if len(first) + len(second) > TEXT_CHARACTERS_MAX:
-        raise FilterError(f"an expression builds a text of more than {TEXT_CHARACTERS_MAX} letters")
+        raise FilterError(
+            f"An expression builds a text of more than {TEXT_CHARACTERS_MAX} characters"
+        )
     return first + second
 
 
 def text_of(value: Any) -> str | None:
-    """A value written as text, the way C# does; None when it is unknown or has no such form."""
+    """A value as text, in C#'s form; None if it is unknown or has no such form."""
     kind = type(value)
     if kind is str:
         return str(value)

@@ -349,13 +349,13 @@ def queue_facts(queue: Queue) -> dict[str, str]:
 
 def topic_facts(topic: Topic) -> dict[str, str]:
     """The runtime elements of a topic's description; its messages are its subscriptions'."""
-    compared = topic.book.correlation_filter_count
+    compared = topic.rule_index.correlation_filter_count
     return {
         "SizeInBytes": str(topic.used_bytes),
         "AccessedAt": time_text(topic.accessed_at_ms),
         "CountDetails": count_details(active=0, dead=0, scheduled=topic.scheduled_count),
         "SubscriptionCount": str(len(topic.subscriptions)),
-        "SqlFilterCount": str(len(topic.book) - compared),
+        "SqlFilterCount": str(len(topic.rule_index) - compared),
         "CorrelationFilterCount": str(compared),
     }
 

@@ -145,11 +145,9 @@ def test_case_96_a_name_is_a_key_and_nothing_else(name: str) -> None:
 
 def test_case_96_names_that_cannot_be() -> None:
     """M4: case 96"""
-    assert "no system property" in refusal(
-        lambda: SqlFilter("sys.__class__ = 1".replace("__", "x"))
-    )
-    assert "no system property" in refusal(lambda: SqlFilter("sys.[__class__] = 1"))
-    assert "no system property" in refusal(lambda: SqlFilter("sys.[\n\x1b[31m] = 1"))
+    assert "system property" in refusal(lambda: SqlFilter("sys.__class__ = 1".replace("__", "x")))
+    assert "system property" in refusal(lambda: SqlFilter("sys.[__class__] = 1"))
+    assert "system property" in refusal(lambda: SqlFilter("sys.[\n\x1b[31m] = 1"))
     assert "10245 characters" in refusal(lambda: SqlFilter("[" + "a" * 10_240 + "]=1 "))
     assert "1000 characters" in refusal(lambda: SqlFilter("[" + "a" * 1_000 + "]=1"))
     assert "10240 characters" in refusal(lambda: CorrelationFilter(properties={"a" * 10_240: 1}))

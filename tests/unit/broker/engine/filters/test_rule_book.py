@@ -143,7 +143,7 @@ def test_a_name_is_taken_once_in_a_subscription() -> None:
     book: RuleIndex[str] = RuleIndex()
     book.add("s", compile_rule(rule(TrueFilter(), name="Rule")))
     book.add("t", compile_rule(rule(TrueFilter(), name="rule")))
-    with pytest.raises(ConfigurationError, match="already has a rule"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         book.add("s", compile_rule(rule(TrueFilter(), name="rule")))
 
 

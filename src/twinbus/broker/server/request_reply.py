@@ -92,7 +92,7 @@ class ReplyLink:
             self._peer.output.sends_reply(len(payload))
             link.send(payload, self._tag.to_bytes(4, "big"), settled=True)
         if self._link.is_draining:
-            self._link.drained()
+            self._link.complete_drain()
         self._peer.reader_place.start_waiting()
         self._peer.wants_flush()
 

@@ -1,4 +1,4 @@
-"""The answer of ``twinbus cost estimate``, as tables and as JSON."""
+"""The output of ``twinbus cost estimate``, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_json", "show_estimate"]
 
 
 def show_estimate(made: CostEstimate, output: str) -> None:
-    """Print it."""
+    """Print an estimate."""
     if output != "table":
         show_json(as_json(made), output)
         return
@@ -39,14 +39,14 @@ def _show_idle(made: CostEstimate) -> None:
             for idle in made.idle
         ],
         title=(
-            f"Idle: {counted(plan.syphons, 'syphon')} waiting {_time(plan.poll_ms)} "
-            f"at {counted(plan.backlog_queues, 'backlog queue')}"
+            f"Idle: {counted(plan.syphons, 'syphon')} polling "
+            f"{counted(plan.backlog_queues, 'backlog queue')} with a wait of {_time(plan.poll_ms)}"
         ),
         numbers_from=1,
     )
     month = made.idle[-1]
     typer.echo(
-        f"Where idle links end after {_time(plan.idle_detach_ms)} (Azure), a wait is "
+        f"If idle links are detached after {_time(plan.idle_detach_ms)} (Azure), one wait is "
         f"{counted(plan.grants_per_poll, 'receive')}:\n"
         f"{month.detached_receives:,} in {month.period}, {money(month.detached_cost)} {currency}."
     )
@@ -58,14 +58,14 @@ def _show_outage(made: CostEstimate) -> None:
         ["kind", "messages", "calls", "operations", "out", currency],
         [_outage_row(line) for line in outage.lines],
         title=(
-            f"Outage of {_time(plan.outage_ms)}: {counted(outage.messages, 'message')} detoured, "
+            f"Outage of {_time(plan.outage_ms)}: {counted(outage.messages, 'message')} diverted, "
             f"{outage.charges_per_message} charges each"
         ),
         numbers_from=1,
         totals=[
-            _total_row("all", outage, None),
+            _total_row("total", outage, None),
             _total_row("without an outage", outage, True),
-            _total_row("because of it", outage, False),
+            _total_row("caused by the outage", outage, False),
         ],
     )
 
@@ -98,7 +98,7 @@ def _show_what_if(made: CostEstimate) -> None:
         ],
         title=(
             "What if: empty receives in 30 days, and their cost in "
-            f"{made.prices.currency}, by syphons and time of waiting"
+            f"{made.prices.currency}, by number of syphons and wait time"
         ),
         numbers_from=1,
     )
@@ -111,14 +111,14 @@ def _notes(made: CostEstimate) -> list[str]:
         notes.append(prices.note)
     before = made.before
     notes.append(
-        f"On top of {before.units:,} operations and {_size(before.bytes_out)} out in the same month"
+        f"Added to {before.units:,} operations and {_size(before.bytes_out)} out in the same month"
         + (" (30 days of this traffic)." if made.plan.used is None else ".")
     )
     return notes
 
 
 def _size(size_bytes: int) -> str:
-    """``1.11 GB``; as transfer is paid, in powers of ten."""
+    """``1.11 GB``; in powers of ten, like the prices of data transfer."""
     for unit_bytes, unit in ((GB, "GB"), (1_000_000, "MB"), (1_000, "kB")):
         if size_bytes >= unit_bytes:
             return f"{size_bytes / unit_bytes:,.2f} {unit}"
@@ -126,7 +126,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _time(time_ms: int) -> str:
-    """``45m``, ``1h``, ``90s``: the largest unit that leaves no rest."""
+    """``45m``, ``1h``, ``90s``: the largest unit without a remainder."""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
         if time_ms and time_ms % unit_ms == 0:
             return f"{time_ms // unit_ms}{unit}"
@@ -137,7 +137,7 @@ def _time(time_ms: int) -> str:
 
 
 def as_json(made: CostEstimate) -> dict[str, Any]:
-    """Money as text, because it is exact; times in seconds."""
+    """Amounts of money as text, because they are exact; times in seconds."""
     outage = made.outage
     return {
         "prices": _prices(made.prices),
@@ -221,5 +221,5 @@ def _total(outage: OutageCost, anyway: bool | None) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """``0.80``, never ``8E-1``; without zeros that say nothing."""
+    """``0.80``, never ``8E-1``; without trailing zeros."""
     return f"{amount.normalize():f}" if amount else "0"

@@ -1,7 +1,8 @@
-"""What ``queue``, ``topic``, ``subscription`` and ``rule`` share: list, show, create, delete.
+"""Common parts of ``queue``, ``topic``, ``subscription`` and ``rule``: options and the verbs list,
+show, create and delete.
 
-Rule 1: a command that changes something says what it would do with ``--dry-run``.
-Rule 2: what is deleted for good is asked for first, unless ``--yes`` is given.
+Rule 1: every command that changes something has ``--dry-run``, which prints what it would do.
+Rule 2: a permanent deletion asks for confirmation, unless ``--yes`` is given.
 """
 
 from __future__ import annotations
@@ -57,50 +58,59 @@ QUEUE_COLUMNS: Final = (
 )
 STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 
-# -- options of several nouns ---------------------------------------------------------------
+# -- options of several groups --------------------------------------------------------------
 
-Prefix = Annotated[str, typer.Option(help="Only paths that begin so.", metavar="TEXT")]
+Prefix = Annotated[str, typer.Option(help="Prefix of the paths to list.", metavar="TEXT")]
 LockDuration = Annotated[
-    str, typer.Option(help="How long a received message is locked.", metavar="TIME")
+    str, typer.Option(help="Lock duration of a received message.", metavar="TIME")
 ]
 DeliveryCount = Annotated[
-    int, typer.Option(help="Deliveries before a message is dead-lettered.", min=1)
+    int, typer.Option(help="Number of deliveries before a message is dead-lettered.", min=1)
 ]
 TimeToLive = Annotated[
     str | None,
-    typer.Option("--ttl", help="How long messages live unless they say less.", metavar="TIME"),
+    typer.Option("--ttl", help="Default time to live of messages.", metavar="TIME"),
 ]
-Sessions = Annotated[bool, typer.Option("--sessions", help="Messages belong to sessions.")]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Require sessions.")]
 ExpiredDie = Annotated[
-    bool, typer.Option("--dead-letter-expired", help="Dead-letter what expires.")
+    bool, typer.Option("--dead-letter-expired", help="Dead-letter expired messages.")
 ]
 IdleTime = Annotated[
     str | None,
-    typer.Option("--delete-when-idle", help="Delete it after so long unused.", metavar="TIME"),
+    typer.Option(
+        "--delete-when-idle", help="Idle time after which the entity is deleted.", metavar="TIME"
+    ),
 ]
 ForwardTo = Annotated[
-    str | None, typer.Option(help="Hand every message on to this entity.", metavar="PATH")
+    str | None, typer.Option(help="Entity that every message is forwarded to.", metavar="PATH")
 ]
 ForwardDead = Annotated[
     str | None,
-    typer.Option("--forward-dead-letters-to", help="Hand dead letters on to it.", metavar="PATH"),
+    typer.Option(
+        "--forward-dead-letters-to",
+        help="Entity that dead letters are forwarded to.",
+        metavar="PATH",
+    ),
 ]
-Size = Annotated[int, typer.Option("--size-mb", help="Its quota in megabytes.", min=1)]
+Size = Annotated[int, typer.Option("--size-mb", help="Maximum size in megabytes.", min=1)]
 Duplicates = Annotated[
     str | None,
     typer.Option(
-        "--duplicate-window", help="Drop messages whose id came within this time.", metavar="TIME"
+        "--duplicate-window",
+        help="Duplicate detection window, for example 10m [no duplicate detection].",
+        metavar="TIME",
     ),
 ]
-Partitioned = Annotated[bool, typer.Option("--partitioned", help="Spread over partitions.")]
+Partitioned = Annotated[bool, typer.Option("--partitioned", help="Enable partitioning.")]
 Status = Annotated[
-    str, typer.Option(help="Active, Disabled, SendDisabled or ReceiveDisabled.", metavar="TEXT")
+    str,
+    typer.Option(help="Status: Active, Disabled, SendDisabled or ReceiveDisabled.", metavar="TEXT"),
 ]
 DeadLettersInstead = Annotated[
-    bool, typer.Option("--dead-letters", help="Dead letters instead of the others.")
+    bool, typer.Option("--dead-letters", help="Purge the dead-letter queue instead.")
 ]
-KeepDeferred = Annotated[bool, typer.Option("--keep-deferred", help="Leave deferred messages.")]
-Note = Annotated[str, typer.Option("--metadata", help="A note that it carries.", metavar="TEXT")]
+KeepDeferred = Annotated[bool, typer.Option("--keep-deferred", help="Keep deferred messages.")]
+Note = Annotated[str, typer.Option("--metadata", help="User metadata.", metavar="TEXT")]
 
 
 @overload
@@ -108,7 +118,7 @@ def duration(text: str) -> timedelta: ...
 @overload
 def duration(text: str | None, otherwise: T) -> timedelta | T: ...
 def duration(text: str | None, otherwise: Any = None) -> Any:
-    """A time from the command line; nothing is not what 0 is."""
+    """A time from the command line; ``otherwise`` if the option is missing."""
     return otherwise if text is None else timedelta(seconds=seconds(text))
 
 
@@ -118,21 +128,22 @@ def status_of(text: str) -> str:
         if status.lower() == text.lower():
             return status
     raise ConfigurationError(
-        f"--status cannot be {text!r:.40}", hint=f"Use one of {', '.join(STATUSES)}"
+        f"Invalid value for --status: {text!r:.40}",
+        hint="Use Active, Disabled, SendDisabled or ReceiveDisabled",
     )
 
 
 def entity_group(name: str, explanation: str) -> typer.Typer:
-    """The group of a noun's commands."""
+    """The command group of an entity kind."""
     return typer.Typer(name=name, help=explanation, no_args_is_help=True, rich_markup_mode=None)
 
 
 class SubscriptionCommand(TyperCommand):
-    """A command whose first arguments are TOPIC SUBSCRIPTION, or TOPIC/subscriptions/SUBSCRIPTION
-    as receivers write it."""
+    """A command whose first arguments are TOPIC SUBSCRIPTION, or TOPIC/subscriptions/SUBSCRIPTION,
+    the address of a receiver."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # The first word: behind an option it could be the option's value.
+        # Only the first word: after an option it could be the value of the option.
         if args and (parts := split_subscription(args[0])) is not None:
             args = [*parts, *args[1:]]
         return super().parse_args(ctx, args)
@@ -168,7 +179,7 @@ def show_entity(
     named: str,
     get: Callable[[AdministrationClient], Awaitable[Any]],
 ) -> None:
-    """``named`` is what it is called in a sentence: "queue 'orders'"."""
+    """``named`` is the entity in a sentence: "queue 'orders'"."""
     check_output_format(output)
     show_record(
         record_of(run_with_namespace(where, lambda each: _found(each.management, named, get))),
@@ -179,7 +190,7 @@ def show_entity(
 async def taken(
     management: AdministrationClient, path: str
 ) -> QueueProperties | TopicProperties | None:
-    """The queue or topic that has this name; None: neither."""
+    """The queue or topic with this name, or None."""
     return await management.get_queue(path) or await management.get_topic(path)
 
 
@@ -199,13 +210,15 @@ def create_entity(
         if not dry_run:
             await create(namespace.management)
         elif await get(namespace.management) is not None:
-            raise TwinbusError(f"the name of the {named} is taken", hint="Choose another name")
+            raise TwinbusError(
+                f"Cannot create {named}: the name is in use", hint="Use another name"
+            )
 
     run_with_namespace(where, ask)
     if dry_run:
-        print_result(output, {"would_create": record}, f"the {named} would be created")
+        print_result(output, {"would_create": record}, f"{_capitalize(named)} would be created")
     else:
-        print_result(output, {"created": record}, f"the {named} was created")
+        print_result(output, {"created": record}, f"{_capitalize(named)} was created")
 
 
 def delete_entity(
@@ -221,15 +234,17 @@ def delete_entity(
     check_output_format(output)
     found = run_with_namespace(where, lambda each: _found(each.management, named, get))
     counts = getattr(found, "counts", None)
-    holds = f" with {counts.total:,} messages in it" if counts is not None and counts.total else ""
+    holds = f" with {counts.total:,} messages" if counts is not None and counts.total else ""
     if dry_run:
         print_result(
-            output, {"would_delete": record_of(found)}, f"the {named}{holds} would be deleted"
+            output,
+            {"would_delete": record_of(found)},
+            f"{_capitalize(named)}{holds} would be deleted",
         )
         return
-    confirm(yes, f"Delete the {named}{holds} for good?", "deletes it")
+    confirm(yes, f"Permanently delete {named}{holds}?", f"deletes {named}")
     run_with_namespace(where, lambda each: delete(each.management))
-    print_result(output, {"deleted": record_of(found)}, f"the {named}{holds} was deleted")
+    print_result(output, {"deleted": record_of(found)}, f"{_capitalize(named)}{holds} was deleted")
 
 
 async def _found(
@@ -241,12 +256,18 @@ async def _found(
     if found is None:
         from twinbus.errors import EntityNotFound
 
-        raise EntityNotFound(f"there is no {named}", hint="Check its spelling")
+        raise EntityNotFound(
+            f"{_capitalize(named)} not found in the namespace", hint="Check the name"
+        )
     return found
 
 
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def record_of(entity: Any) -> dict[str, Any]:
-    """Everything that is known of it, its counts among the rest."""
+    """All properties of an entity, with its counts."""
     record = _settings(entity)
     counts = getattr(entity, "counts", None)
     if counts is not None:
@@ -258,5 +279,5 @@ def record_of(entity: Any) -> dict[str, Any]:
 
 
 def _settings(entity: Any) -> dict[str, Any]:
-    """What was chosen when it was made; what was not and is counted is left out."""
+    """The settings of an entity, without counts and other measured values."""
     return {each.name: plain(getattr(entity, each.name)) for each in fields(entity) if each.compare}

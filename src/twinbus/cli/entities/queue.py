@@ -15,7 +15,7 @@ __all__ = ["queue_app"]
 
 queue_app = of.entity_group("queue", "Queues: list, show, create, delete, purge.")
 
-Path = Annotated[str, typer.Argument(help="The queue.")]
+Path = Annotated[str, typer.Argument(help="Path of the queue.")]
 
 
 @queue_app.command("list")
@@ -23,7 +23,10 @@ Path = Annotated[str, typer.Argument(help="The queue.")]
 def list_queues(
     prefix: of.Prefix = "", output: Output = "table", *, where: NamespaceTarget
 ) -> None:
-    """List the queues with their counts. Needs the claim Manage, as all but purge."""
+    """List queues with their message counts.
+
+    Requires the Manage claim.
+    """
     columns = ("path", *of.QUEUE_COLUMNS)
     of.list_entities(where, output, lambda each: each.list_queues(prefix), columns, numbers_from=2)
 
@@ -31,7 +34,10 @@ def list_queues(
 @queue_app.command("show")
 @with_namespace
 def show(path: Path, output: Output = "table", *, where: NamespaceTarget) -> None:
-    """Show the properties and counts of a queue."""
+    """Show the properties and message counts of a queue.
+
+    Requires the Manage claim.
+    """
     of.show_entity(where, output, f"queue {path!r}", lambda each: each.get_queue(path))
 
 
@@ -57,7 +63,10 @@ def create(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Create a queue."""
+    """Create a queue.
+
+    Requires the Manage claim.
+    """
     from twinbus.drivers.administration import QueueProperties
 
     usual = QueueProperties(path=path)
@@ -101,7 +110,10 @@ def delete(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Delete a queue with every message in it."""
+    """Delete a queue and all its messages.
+
+    Requires the Manage claim.
+    """
     of.delete_entity(
         where,
         output,
@@ -120,7 +132,7 @@ def purge(
     dead_letters: of.DeadLettersInstead = False,
     keep_deferred: of.KeepDeferred = False,
     keep_scheduled: Annotated[
-        bool, typer.Option("--keep-scheduled", help="Leave scheduled messages.")
+        bool, typer.Option("--keep-scheduled", help="Keep scheduled messages.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -128,9 +140,9 @@ def purge(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Remove the messages of a queue; those that a receiver holds are left to it.
+    """Remove all messages of a queue, except those that are locked by a receiver.
 
-    They are received and deleted, which needs the claim Listen; for scheduled ones Send.
+    Requires the Listen claim, and the Send claim for scheduled messages.
     """
     purge_it(
         where,

@@ -1,4 +1,4 @@
-"""``twinbus rule list|show|create|delete|purge``: which messages a subscription takes."""
+"""``twinbus rule list|show|create|delete|purge``: which messages a subscription gets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["rule_app"]
 
 rule_app = of.entity_group("rule", "Rules of subscriptions: list, show, create, delete, purge.")
 
-Rule = Annotated[str, typer.Argument(help="The rule.", metavar="RULE")]
+Rule = Annotated[str, typer.Argument(help="Name of the rule.", metavar="RULE")]
 _CORRELATION = (
     "correlation_id",
     "message_id",
@@ -47,7 +47,10 @@ _CORRELATION = (
 def list_rules(
     topic: Topic, subscription: Subscription, output: Output = "table", *, where: NamespaceTarget
 ) -> None:
-    """List the rules of a subscription; a message that one of them takes is taken."""
+    """List the rules of a subscription. It gets each message that matches at least one.
+
+    Requires the Manage claim.
+    """
     columns = ("name", "filter", "action")
     of.list_entities(where, output, lambda each: each.list_rules(topic, subscription), columns)
 
@@ -62,7 +65,10 @@ def show(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Show one rule."""
+    """Show the filter and action of a rule.
+
+    Requires the Manage claim.
+    """
     named = _named(topic, subscription, rule)
     of.show_entity(where, output, named, lambda each: each.get_rule(topic, subscription, rule))
 
@@ -75,12 +81,15 @@ def create(
     rule: Rule,
     sql: Annotated[
         str | None,
-        typer.Option(help="Messages of which this is true, as \"colour = 'red'\".", metavar="TEXT"),
+        typer.Option(
+            help="SQL filter, for example \"colour = 'red'\".",
+            metavar="TEXT",
+        ),
     ] = None,
     equals: Annotated[
         list[str] | None,
         typer.Option(
-            help="Messages with this value: label, to, message_id, correlation_id, reply_to, "
+            help="Correlation filter: value of label, to, message_id, correlation_id, reply_to, "
             "session_id, reply_to_session_id or content_type; repeatable.",
             metavar="NAME=TEXT",
         ),
@@ -89,23 +98,30 @@ def create(
         list[str] | None,
         typer.Option(
             "--property",
-            help="Messages with this property; := for a number or true and false; repeatable.",
+            help="Correlation filter: value of an application property; NAME:=3 for a number, "
+            "NAME:=true for a boolean; repeatable.",
             metavar="NAME=TEXT",
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--every", help="Every message.")] = False,
-    none: Annotated[bool, typer.Option("--none", help="No message.")] = False,
+    every: Annotated[bool, typer.Option("--every", help="Match every message.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Match no message.")] = False,
     action: Annotated[
         str | None,
-        typer.Option(help='What to change in the copy, as "SET seen = 1".', metavar="TEXT"),
+        typer.Option(
+            help='SQL action on the copy of the message, for example "SET seen = 1".',
+            metavar="TEXT",
+        ),
     ] = None,
     dry_run: DryRun = False,
     output: Output = "table",
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Add a rule. The one that every subscription is born with, $Default, takes everything: delete
-    it to have a choice at all."""
+    """Create a rule of a subscription.
+
+    A new subscription has the rule $Default, which matches every message: delete it to select
+    messages by other rules. Requires the Manage claim.
+    """
     from twinbus.drivers.administration import (
         CorrelationRuleFilter,
         NamedRuleFilter,
@@ -116,8 +132,8 @@ def create(
     chosen = [sql is not None, bool(equals or has_property), every, none]
     if sum(chosen) != 1:
         raise ConfigurationError(
-            "a rule needs one filter",
-            hint="Give one of --sql, --equals with --property, --every, --none",
+            "A rule must have exactly one filter",
+            hint="Use one of --sql, --equals with --property, --every and --none",
         )
     filter_: Any = NamedRuleFilter("FalseFilter" if none else "TrueFilter")
     if sql is not None:
@@ -127,7 +143,7 @@ def create(
         unknown = [name for name in conditions if name not in _CORRELATION]
         if unknown:
             raise ConfigurationError(
-                f"--equals cannot compare {unknown[0]!r:.60}",
+                f"Invalid value for --equals: unknown name {unknown[0]!r:.60}",
                 hint=f"Use {', '.join(_CORRELATION)}, or --property",
             )
         texts = {name: str(value) for name, value in conditions.items()}
@@ -158,7 +174,10 @@ def delete(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Delete a rule; a subscription without any takes nothing."""
+    """Delete a rule. A subscription without rules gets no messages.
+
+    Requires the Manage claim.
+    """
     of.delete_entity(
         where,
         output,
@@ -181,7 +200,10 @@ def purge(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Delete all rules of a subscription: it takes nothing until it has one again."""
+    """Delete all rules of a subscription. It gets no messages until a rule is created.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
 
     async def names(namespace: NamespaceConnection) -> list[str]:
@@ -189,11 +211,11 @@ def purge(
         return [each.name async for each in rules]
 
     found = run_with_namespace(where, names)
-    what = f"{counted(len(found), 'rule')} of the subscription {subscription!r} of {topic!r}"
+    what = f"{counted(len(found), 'rule')} of subscription {subscription!r} of topic {topic!r}"
     if dry_run:
         print_result(output, {"would_delete": found}, f"{what} would be deleted")
         return
-    confirm(yes, f"Delete {what} for good?", "deletes rules")
+    confirm(yes, f"Permanently delete {what}?", "deletes rules")
 
     async def delete_them(namespace: NamespaceConnection) -> None:
         for each in found:
@@ -204,4 +226,4 @@ def purge(
 
 
 def _named(topic: str, subscription: str, rule: str) -> str:
-    return f"rule {rule!r} of the subscription {subscription!r} of the topic {topic!r}"
+    return f"rule {rule!r} of subscription {subscription!r} of topic {topic!r}"

@@ -17,19 +17,24 @@ subscription_app = of.entity_group(
     "subscription", "Subscriptions: list, show, create, delete, purge."
 )
 
-Topic = Annotated[str, typer.Argument(help="The topic, or TOPIC/subscriptions/NAME for both.")]
-Name = Annotated[str, typer.Argument(help="The subscription.", metavar="SUBSCRIPTION")]
+Topic = Annotated[
+    str, typer.Argument(help="Path of the topic, or TOPIC/subscriptions/NAME for both.")
+]
+Name = Annotated[str, typer.Argument(help="Name of the subscription.", metavar="SUBSCRIPTION")]
 
 
 @subscription_app.command("list")
 @with_namespace
 def list_subscriptions(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(help="Path of the topic.")],
     output: Output = "table",
     *,
     where: NamespaceTarget,
 ) -> None:
-    """List the subscriptions of a topic with their counts. Needs Manage, as all but purge."""
+    """List the subscriptions of a topic with their message counts.
+
+    Requires the Manage claim.
+    """
     columns = ("name", *of.QUEUE_COLUMNS)
     of.list_entities(
         where, output, lambda each: each.list_subscriptions(topic), columns, numbers_from=2
@@ -39,7 +44,10 @@ def list_subscriptions(
 @subscription_app.command("show", cls=of.SubscriptionCommand)
 @with_namespace
 def show(topic: Topic, name: Name, output: Output = "table", *, where: NamespaceTarget) -> None:
-    """Show the properties and counts of a subscription."""
+    """Show the properties and message counts of a subscription.
+
+    Requires the Manage claim.
+    """
     of.show_entity(
         where, output, _named(topic, name), lambda each: each.get_subscription(topic, name)
     )
@@ -65,7 +73,10 @@ def create(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Create a subscription that takes every message; see `twinbus rule` to choose."""
+    """Create a subscription that gets every message of its topic.
+
+    Select messages with `twinbus rule`. Requires the Manage claim.
+    """
     from twinbus.drivers.administration import SubscriptionProperties
 
     wanted = SubscriptionProperties(
@@ -104,7 +115,10 @@ def delete(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Delete a subscription with every message in it."""
+    """Delete a subscription and all its messages.
+
+    Requires the Manage claim.
+    """
     of.delete_entity(
         where,
         output,
@@ -129,9 +143,9 @@ def purge(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Remove the messages of a subscription; those that a receiver holds are left to it.
+    """Remove all messages of a subscription, except those that are locked by a receiver.
 
-    They are received and deleted, which needs the claim Listen.
+    Requires the Listen claim.
     """
     purge_it(
         where,
@@ -146,4 +160,4 @@ def purge(
 
 
 def _named(topic: str, name: str) -> str:
-    return f"subscription {name!r} of the topic {topic!r}"
+    return f"subscription {name!r} of topic {topic!r}"

@@ -15,7 +15,7 @@ __all__ = ["topic_app"]
 
 topic_app = of.entity_group("topic", "Topics: list, show, create, delete, purge.")
 
-Path = Annotated[str, typer.Argument(help="The topic.")]
+Path = Annotated[str, typer.Argument(help="Path of the topic.")]
 
 
 @topic_app.command("list")
@@ -23,7 +23,10 @@ Path = Annotated[str, typer.Argument(help="The topic.")]
 def list_topics(
     prefix: of.Prefix = "", output: Output = "table", *, where: NamespaceTarget
 ) -> None:
-    """List the topics. Needs the claim Manage, as all of these."""
+    """List topics.
+
+    Requires the Manage claim.
+    """
     columns = ("path", "status", "subscription_count", "scheduled_messages", "size_bytes")
     of.list_entities(where, output, lambda each: each.list_topics(prefix), columns, numbers_from=2)
 
@@ -31,7 +34,10 @@ def list_topics(
 @topic_app.command("show")
 @with_namespace
 def show(path: Path, output: Output = "table", *, where: NamespaceTarget) -> None:
-    """Show the properties of a topic."""
+    """Show the properties of a topic.
+
+    Requires the Manage claim.
+    """
     of.show_entity(where, output, f"topic {path!r}", lambda each: each.get_topic(path))
 
 
@@ -51,7 +57,10 @@ def create(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Create a topic."""
+    """Create a topic.
+
+    Requires the Manage claim.
+    """
     from twinbus.drivers.administration import TopicProperties
 
     wanted = TopicProperties(
@@ -88,7 +97,10 @@ def delete(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Delete a topic with its subscriptions and every message in them."""
+    """Delete a topic, its subscriptions and all their messages.
+
+    Requires the Manage claim.
+    """
     of.delete_entity(
         where,
         output,
@@ -112,9 +124,9 @@ def purge(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Remove the messages of all subscriptions of a topic; those that receivers hold are left.
+    """Remove all messages of the subscriptions of a topic, except those locked by a receiver.
 
-    A topic itself keeps only what is scheduled, and that stays. Needs Manage and Listen.
+    Scheduled messages of the topic itself are kept. Requires the Manage and Listen claims.
     """
     purge_topic(
         where,

@@ -1,15 +1,11 @@
-"""Backlog queues that are listed and removed.
+"""Lists the backlog queues of a secondary, and deletes extra ones without losing a message.
 
-Which backlog queues a secondary has.
+    checked -> sends disabled -> checked again -> deleted
+                                     | not empty
+                                     +-> sends enabled, left
 
-Deletes extra backlog queues, and no message with them.
-
-    looked at -> sends off -> looked at again -> deleted
-                                   | something is in it
-                                   +-> sends on, left
-
-Rule 1: a queue goes only if it is empty by its counts and by a peek, after nobody could send to
-        it any more: set aside, scheduled and dead messages count.
+Rule 1: a queue is deleted only if it is empty by its counts and by a peek while its sends are
+        disabled: deferred, scheduled and dead-lettered messages count.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ def backlog_path_of(path: str) -> BacklogPath | None:
 async def listed(
     secondary: NamespaceConnection, primary_name: str | None = None
 ) -> list[tuple[BacklogPath, QueueProperties]]:
-    """All backlog queues, or those of one primary, in order."""
+    """All backlog queues, or those of one primary, by primary and index."""
     try:
         found = [
             (parts, queue)
@@ -58,15 +54,15 @@ async def listed(
         ]
     except AccessRefused as error:
         raise AccessRefused(
-            "the backlog queues cannot be listed: Manage is missing on the secondary",
-            hint="Use an access rule with the claim Manage",
+            "Cannot list the backlog queues: the Manage claim on the secondary is missing",
+            hint="Use an access rule with the Manage claim",
         ) from error
     return sorted(found, key=lambda each: (each[0].primary, each[0].index))
 
 
 async def name_in_backlog(primary: NamespaceConnection, secondary: NamespaceConnection) -> str:
-    """The name of a primary that cannot be asked: backlog queues bear the mark of their pair,
-    which has the primary's address in it (P21). A name without such a mark is not guessed."""
+    """The name of a primary that does not return it: backlog queues have the mark of their pair,
+    which contains the primary's address (P21). Without such a mark the name is not guessed."""
     names: list[str] = []
     with suppress(ServiceError):
         for parts, queue in await listed(secondary):
@@ -76,16 +72,16 @@ async def name_in_backlog(primary: NamespaceConnection, secondary: NamespaceConn
             names.append(parts.primary)
     example = f" {names[0]}" if len(set(names)) == 1 else ""
     raise PairingError(
-        "the primary did not tell its name, and no backlog queue has its address",
-        hint=f"Give its name with --primary-name{example}",
+        "The primary did not return its name, and no backlog queue has its address",
+        hint=f"Add --primary-name{example or ' NAME'}",
     )
 
 
 async def queues_of(
     secondary: NamespaceConnection, primary_name: str, count: int | None
 ) -> tuple[str, ...]:
-    """The paths of a primary's backlog queues: so many, or all that a listing shows, or without
-    Manage a look."""
+    """The paths of a primary's backlog queues: ``count`` of them, or all that are listed, or
+    without the Manage claim those that a search finds."""
     if count is not None:
         return backlog_paths(primary_name, count)
     try:
@@ -108,7 +104,7 @@ async def cleaned(
     dry_run: bool = False,
     primary: NamespaceConnection | None = None,
 ) -> list[dict[str, Any]]:
-    """What became of each extra queue; with a ``primary`` they are drained first."""
+    """Delete the extra queues; a row for each. With a ``primary`` they are drained first."""
     extra = [
         queue for parts, queue in await listed(secondary, primary_name) if parts.index >= count
     ]
@@ -132,36 +128,38 @@ async def _cleaned(
     secondary: NamespaceConnection, queue: QueueProperties, dry_run: bool
 ) -> dict[str, Any]:
     path = queue.path
-    held = await _held(secondary, path)
-    if held or dry_run:
-        return _row(path, "left" if held else "would be deleted", held)
+    contents = await _describe_contents(secondary, path)
+    if contents or dry_run:
+        return _row(path, "left" if contents else "would be deleted", contents)
     before = queue.status
     await secondary.management.set_queue_status(path, "SendDisabled")
-    held = "it could not be looked at"
+    contents = "the contents are unknown"
     try:
-        held = await _held(secondary, path)
-        if not held:
+        contents = await _describe_contents(secondary, path)
+        if not contents:
             await secondary.management.delete_queue(path)
     finally:
-        if held:
+        if contents:
             await secondary.management.set_queue_status(path, before)
-    return _row(path, "left" if held else "deleted", held)
+    return _row(path, "left" if contents else "deleted", contents)
 
 
-async def _held(secondary: NamespaceConnection, path: str) -> str:
-    """What is in a queue, in a few words; nothing when it is empty."""
+async def _describe_contents(secondary: NamespaceConnection, path: str) -> str:
+    """The contents of a queue as text; empty when the queue is empty."""
     found = await secondary.management.get_queue(path)
     if found is None:
         raise EntityNotFound(
-            f"the backlog queue {path!r} is gone", path=path, hint="Somebody else deleted it"
+            f"Backlog queue {path!r} not found: another client deleted it",
+            path=path,
+            hint="Run the command again",
         )
     if found.counts.total:
-        return f"{counted(found.counts.total, 'message')} in it: run `twinbus syphon`, or --drain"
+        return f"{counted(found.counts.total, 'message')}: run `twinbus syphon`, or add --drain"
     for where in (path, f"{path}{_DEAD}"):
         receiver = secondary.driver.receiver(where)
         try:
             if await receiver.peek(1, timeout_s=PEEK_TIMEOUT_S):
-                return "at least one message in it: run `twinbus syphon`, or --drain"
+                return "at least one message: run `twinbus syphon`, or add --drain"
         finally:
             await receiver.close()
     return ""

@@ -1,17 +1,11 @@
-"""``twinbus pair`` and ``twinbus preflight``: what they do.
+"""Runs ``twinbus pair plan``, ``apply`` and ``status``, and ``twinbus preflight``.
 
-Does what ``twinbus pair plan`` and ``twinbus pair apply`` were asked for.
-
-Does what ``twinbus pair status`` was asked for: looks, judges, renders.
-
-Does what ``twinbus preflight`` was asked for: looks, judges, renders.
-
-Rule 1: a plan says what pairing would do, by the same rules (P4); it changes nothing.
-Rule 2: a namespace that says anything at all answers, if only that there is no such queue.
-Rule 3: nobody receives from a backlog whose oldest message stays the same one (Y7); while the
-        primary is away that is as it should be.
-Rule 4: what is diverted is what the journals say, and a syphon is paused if its state directory
-        says so: both are files of this machine, and without them nothing is said.
+Rule 1: a plan follows the same rules as pairing (P4), and changes nothing.
+Rule 2: a namespace is reachable if it returns any response, also that a queue does not exist.
+Rule 3: no syphon receives from a backlog whose oldest message stays the same (Y7); while the
+        primary is unreachable this is expected.
+Rule 4: diversions are read from the journals, and the pause of a syphon from its state directory.
+        Both are local files; without them nothing is reported.
 """
 
 from __future__ import annotations
@@ -62,7 +56,7 @@ CHANGE_COLUMNS = ("queue", "what", "why")
 
 
 def planned(where: PairTarget, count: int, output: str) -> bool:
-    """Show what would be made; whether all queues can be used then."""
+    """Print what would be created; True if all queues can be used afterwards."""
 
     async def look(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
         async def looked_at(path: str) -> dict[str, Any]:
@@ -85,7 +79,7 @@ def planned(where: PairTarget, count: int, output: str) -> bool:
 
 
 def applied(where: PairTarget, count: int, output: str) -> bool:
-    """Make what is missing; whether all queues can be used."""
+    """Create the missing queues; True if all queues can be used."""
 
     async def make(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
         manager = NamespaceManager.over(secondary.management, secondary.driver.address)
@@ -109,7 +103,7 @@ def _rows(done: Provisioned) -> list[dict[str, Any]]:
     drift: dict[str, list[str]] = {}
     for each in done.drift:
         drift.setdefault(each.path, []).append(f"{each.name} is {each.found}, not {each.wanted}")
-    unseen = f"its properties are not known: {done.unmanaged}" if done.unmanaged else ""
+    unseen = f"properties unknown: {done.unmanaged}" if done.unmanaged else ""
     return [
         *(_row(path, "created") for path in done.created),
         *(_row(path, "is there", "; ".join(drift.get(path, [])) or unseen) for path in done.found),
@@ -133,7 +127,7 @@ BACKLOG_COLUMNS: Final = ("queue", "messages", "dead_letters", "oldest_age_s", "
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """Whether a namespace answers."""
+    """Whether a namespace responds."""
 
     role: str
     address: str
@@ -143,18 +137,18 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions:
-    """What the command line said."""
+    """The options of the command."""
 
     backlog_queue_count: int | None = None
     watch_s: float
     journals: tuple[Path, ...] = ()
     state: Path | None = None
-    """Where the syphon has its state; None: where it has it unless told otherwise."""
+    """The state directory of the syphon; None: the default directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyphonState:
-    """What a syphon was told last, by its state directory."""
+    """The state of a syphon, by its state directory."""
 
     state: str
     is_running: bool
@@ -162,26 +156,33 @@ class SyphonState:
 
     @property
     def resume(self) -> str:
-        """The command that ends its pause."""
+        """The command that ends the pause."""
         given = "" if Path(self.state) == default_state_dir() else f" --state {self.state}"
         return f"`twinbus syphon resume{given}`"
 
 
 def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
-    """Show the pair; whether all is well."""
+    """Print the status of the pair; True if nothing needs attention."""
     diverted = _diverted(options.journals)
     syphon = _syphon(options.state)
     contacts, queues, attention = asyncio.run(_looked(where, options, syphon))
-    attention += [_told(each) for each in diverted if each.ended is None]
+    attention += [_describe_diversion(each) for each in diverted if each.ended is None]
     backlog = [plain(each) for each in queues]
     if output == "table":
-        show_records(
-            [plain(each) for each in contacts], output, ("role", "address", "answers", "says")
-        )
+        rows = [
+            {
+                "role": each.role,
+                "address": each.address,
+                "reachable": each.answers,
+                "error": each.says,
+            }
+            for each in contacts
+        ]
+        show_records(rows, output, ("role", "address", "reachable", "error"))
         if backlog:
             show_records(backlog, output, BACKLOG_COLUMNS, numbers_from=1)
         for sentence in attention:
-            typer.echo(f"look at this: {sentence}")
+            typer.echo(f"Attention: {sentence}")
         typer.echo(_waiting(contacts[1], queues))
     else:
         record = {
@@ -199,7 +200,7 @@ def _waiting(secondary: Reachability, queues: Sequence[QueueBacklog]) -> str:
     where = counted(len(queues), "backlog queue")
     known = [each.messages for each in queues if each.messages is not None]
     if not secondary.answers or (queues and not known):
-        return "what waits in the backlog is not known"
+        return "The number of messages in the backlog is unknown"
     rest = f", and {len(queues) - len(known)} could not be read" if len(known) < len(queues) else ""
     return f"{counted(sum(known), 'message')} in {where}{rest}"
 
@@ -211,18 +212,18 @@ def _diverted(journals: Sequence[Path]) -> list[Diversion]:
             found += diversions(read_journal(path))
         except OSError as error:
             raise ConfigurationError(
-                f"the journal {str(path)!r:.200} cannot be read: {error.strerror}",
-                hint="Give --journal as the applications have their option journal",
+                f"Cannot read the journal {str(path)!r:.200}: {error.strerror}",
+                hint="Use the path in the option journal of the application for --journal",
             ) from error
     return found
 
 
-def _told(diversion: Diversion) -> str:
-    what = "is held on the backlog" if diversion.is_held else "is diverted"
+def _describe_diversion(diversion: Diversion) -> str:
+    what = "has been held on the backlog" if diversion.is_held else "has been diverted"
     why = f": {diversion.reason}" if diversion.reason else ""
     return (
         f"{diversion.path!r} {what} since {_moment(diversion.since)}, "
-        f"last heard of at {_moment(diversion.last_event)}{why}"
+        f"last event at {_moment(diversion.last_event)}{why}"
     )
 
 
@@ -231,14 +232,14 @@ def _moment(moment: datetime) -> str:
 
 
 def _syphon(given: Path | None) -> SyphonState | None:
-    """The syphon of this machine; None when there never was one."""
+    """The syphon of this machine; None without a state directory."""
     directory = given or default_state_dir()
     if not directory.is_dir():
         if given is None:
             return None
         raise ConfigurationError(
-            f"there is no state directory {str(directory)!r}",
-            hint="Give --state as it was given to the syphon",
+            f"State directory {str(directory)!r} not found",
+            hint="Use the --state of the syphon",
         )
     from twinbus.spark.syphon.state_directory import StateDir
 
@@ -254,11 +255,7 @@ async def _looked(
             await asyncio.gather(_contact("primary", primary), _contact("secondary", secondary))
         )
         queues: list[QueueBacklog] = []
-        attention = [
-            f"the {each.role} {'refuses us' if each.answers else 'does not answer'}: {each.says}"
-            for each in contacts
-            if each.says
-        ]
+        attention = [_describe_failure(each) for each in contacts if each.says]
         if contacts[1].answers:
             name = await where.primary_name()
             paths = await queues_of(secondary, name, options.backlog_queue_count)
@@ -272,6 +269,11 @@ async def _looked(
             elif contacts[0].answers:
                 attention += await _unattended(reader, queues, options.watch_s, syphon)
     return contacts, queues, attention
+
+
+def _describe_failure(contact: Reachability) -> str:
+    fact = "refused the request" if contact.answers else "is unreachable"
+    return f"The {contact.role} {fact}: {contact.says}"
 
 
 async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
@@ -292,26 +294,27 @@ async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
 
 def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
     if not queues:
-        return [f"there is no backlog queue of {name!r}: run `twinbus pair apply`"]
-    told = []
+        return [f"No backlog queue of {name!r} found on the secondary: run `twinbus pair apply`"]
+    sentences = []
     for each in queues:
         if each.dead_letters:
             found = counted(each.dead_letters, "message")
-            told.append(
+            sentences.append(
                 f"{found} in the dead-letter queue of {each.queue}: "
                 f"run `twinbus dlq show {each.queue} --secondary`"
             )
         if each.percent_full is not None and each.percent_full >= FULL_PERCENT:
-            told.append(f"{each.queue} is {each.percent_full:.0f} % full")
-        told += [f"{each.queue} could not be looked at: {reason}" for reason in each.unknown]
-    return told
+            sentences.append(f"{each.queue} is {each.percent_full:.0f} % full")
+        sentences += [f"{each.queue} could not be read: {reason}" for reason in each.unknown]
+    return sentences
 
 
 def _paused(queues: Sequence[QueueBacklog], syphon: SyphonState) -> list[str]:
     waiting = sum(each.messages or 0 for each in queues)
     if not waiting:
         return []
-    return [f"{counted(waiting, 'message')} wait, and the syphon is paused: run {syphon.resume}"]
+    found = counted(waiting, "message")
+    return [f"{found} in the backlog, and the syphon is paused: run {syphon.resume}"]
 
 
 async def _unattended(
@@ -320,7 +323,7 @@ async def _unattended(
     watch_s: float,
     syphon: SyphonState | None,
 ) -> list[str]:
-    """Look a second time, where messages wait and the primary could take them."""
+    """Read the backlog a second time, if it has messages and the primary is reachable."""
     held = {
         each.queue: each.oldest_sequence_number
         for each in before
@@ -335,13 +338,14 @@ async def _unattended(
         return []
     waiting = sum(each.messages or 1 for each in stuck)
     where = counted(len(stuck), "backlog queue")
-    nobody = f"nobody received the oldest in {watch_s:g} s"
-    then = f"; it is paused until {syphon.resume}" if syphon and syphon.is_paused else ""
-    return [f"{counted(waiting, 'message')} in {where}, and {nobody}: run `twinbus syphon`{then}"]
+    then = f" and {syphon.resume}, because it is paused" if syphon and syphon.is_paused else ""
+    found = f"{counted(waiting, 'message')} in {where}"
+    unattended = f"no syphon received the oldest in {watch_s:g} s"
+    return [f"{found}, and {unattended}: run `twinbus syphon`{then}"]
 
 
 def run_preflight(where: PairTarget, options: PreflightOptions) -> bool:
-    """Check the pair and show the findings; whether it is ready."""
+    """Check the pair and print the findings; True if it is ready."""
     report = run_checks(asyncio.run(_observed(where, options)))
     if options.output == "table":
         _show(report)
@@ -377,8 +381,8 @@ def _ends(namespace: NamespaceConnection) -> NamespaceAccess:
 
 def _show(report: Report) -> None:
     for each in report.findings:
-        fix = f"to do: {each.fix}" if each.fix else ""
+        fix = f"Fix: {each.fix}" if each.fix else ""
         show_block(each.severity.word, (f"{each.check}: {each.subject}", each.says, fix))
     problems = counted(report.count(Severity.PROBLEM), "problem")
     warnings = counted(report.count(Severity.WARNING), "warning")
-    typer.echo(f"{'ready' if report.is_ready else 'not ready'}: {problems}, {warnings}")
+    typer.echo(f"{'Ready' if report.is_ready else 'Not ready'}: {problems}, {warnings}")

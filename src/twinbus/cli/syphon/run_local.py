@@ -1,8 +1,6 @@
-"""``twinbus syphon --local``, and its file of receipts.
+"""Runs ``twinbus syphon --local`` in this process, and writes its receipts.
 
-Receipts on disk: one line of JSON for each, written when its chunk has ended.
-
-What ``twinbus syphon --local`` does: move in this process, and sum up.
+Receipts are JSON lines, written at the end of each chunk.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ __all__ = ["ReceiptFile", "run_syphon"]
 
 
 class ReceiptFile:
-    """Appends to a file, so that runs follow one another in it."""
+    """Appends receipts to a file, which may contain those of earlier runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +57,7 @@ class ReceiptFile:
             raise self._unusable(error) from error
 
     def write(self, receipts: Sequence[Receipt]) -> None:
-        """Hand them to the operating system; raises ConfigurationError when it takes none."""
+        """Write and flush receipts; raises ConfigurationError if that fails."""
         try:
             self._file.writelines([to_json_line(each) + "\n" for each in receipts])
             self._file.flush()
@@ -68,8 +66,8 @@ class ReceiptFile:
 
     def _unusable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
-            f"receipts cannot be written to {str(self._path)!r}: {error.strerror or error}",
-            hint="Choose a file that you may write, on a disk with room",
+            f"Cannot write receipts to {str(self._path)!r}: {error.strerror or error}",
+            hint="Use a writable file with free disk space for --receipts",
         )
 
     def __enter__(self) -> Self:
@@ -92,13 +90,13 @@ GC_THRESHOLD: Final = 50_000
 
 
 def run_syphon(options: SyphonOptions) -> int:
-    """Move what there is, or until Ctrl-C; the exit code."""
+    """Move messages until the backlog is empty or Ctrl-C; the exit code."""
     return _run(_syphon(options))
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
-    # Messages live for milliseconds and hold no cycles: looking for some every 700 objects cost
-    # a tenth of the rate.
+    # Messages live for milliseconds and have no cycles: a collection every 700 objects reduced the
+    # rate by a tenth.
     gc.set_threshold(GC_THRESHOLD)
     return run(main)
 
@@ -121,24 +119,24 @@ async def _moved(
     options: SyphonOptions,
 ) -> Summary:
     with ExitStack() as stack:
-        witness = _Witness(stack, options, found.waiting)
+        handler = _ReceiptHandler(stack, options, found.waiting)
         mover = Mover(
             secondary.driver,
             primary.driver,
             found.queues,
             _mover_options(found, primary, options),
-            on_receipts=witness.take,
+            on_receipts=handler.take,
             on_stall=lambda why: typer.echo(f"twinbus: {why}", err=True),
             search=BacklogSearch(
                 secondary.driver.receiver, found.primary_name, secondary.management.list_queues
             ),
         )
-        witness.on_trouble = mover.stop
+        handler.on_trouble = mover.stop
         asked = _stop_on_signals(mover)
         began_s = time.monotonic()
         report = await (mover.dry_run() if options.dry_run else mover.run(once=options.once))
-        if witness.trouble is not None:
-            raise witness.trouble
+        if handler.trouble is not None:
+            raise handler.trouble
     tally = report.receipt_counts
     return Summary(
         counts=tally.counts,
@@ -168,7 +166,7 @@ def _mover_options(
 
 
 def _stop_on_signals(mover: Mover) -> asyncio.Event:
-    """Set once somebody has asked it to end."""
+    """An event that is set by SIGINT or SIGTERM."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
@@ -181,19 +179,19 @@ def _stop_on_signals(mover: Mover) -> asyncio.Event:
     return asked
 
 
-class _Witness:
+class _ReceiptHandler:
     """Writes the receipts and shows the progress, chunk by chunk."""
 
     def __init__(self, stack: ExitStack, options: SyphonOptions, waiting: int | None) -> None:
         self.trouble: TwinbusError | None = None
-        """Why receipts could not be written: moving without them is not what was asked for."""
+        """Why receipts could not be written; without them the mover is stopped."""
         self.on_trouble: Callable[[], object] = lambda: None
         self._file = None
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
         self._counts: Counter[ReceiptOutcome] = Counter()
         self._foreign: set[str] = set()
-        """The marks of other pairs that were met."""
+        """The marks of other pairs that were found."""
         self._show = stack.enter_context(progress_shown(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:

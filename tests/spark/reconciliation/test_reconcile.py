@@ -269,10 +269,10 @@ def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--from", "yesterday", "--receipts", "."], "is no time"),
-        (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "not before"),
-        (["--primary-logs", "nowhere"], "there is no 'nowhere'"),
-        (["--receipts", ".", "--output", "xml"], "--output cannot be"),
+        (["--from", "yesterday", "--receipts", "."], "'yesterday'"),
+        (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "--from is not"),
+        (["--primary-logs", "nowhere"], "'nowhere' not found"),
+        (["--receipts", ".", "--output", "xml"], "--output: 'xml'"),
         (["--receipts", ".", "--look"], "does not name the primary namespace"),
     ],
 )

@@ -39,8 +39,8 @@ def _show_idle(made: CostEstimate) -> None:
             for idle in made.idle
         ],
         title=(
-            f"Idle: {counted(plan.syphons, 'syphon')} polling "
-            f"{counted(plan.backlog_queues, 'backlog queue')} with a wait of {_time(plan.poll_ms)}"
+            f"Idle: {counted(plan.syphons, 'syphon')}, {counted(plan.backlog_queues, 'backlog queue')}, "
+            f"wait time {_time(plan.poll_ms)}"
         ),
         numbers_from=1,
     )

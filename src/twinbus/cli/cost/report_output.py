@@ -109,7 +109,7 @@ def _notes(report: CostReport) -> Iterator[str]:
 def _format_problems(quality: Quality) -> str:
     problems = []
     if quality.duplicates:
-        problems.append(f"{quality.duplicates:,} duplicates ignored")
+        problems.append(f"{counted(quality.duplicates, 'duplicate')} ignored")
     if quality.late:
         problems.append(f"{quality.late:,} in the file of another day")
     for reason, count in sorted(quality.damaged.items()):

@@ -177,7 +177,7 @@ def reference_of(text: str) -> NamespaceReference:
         if not found:
             raise ConfigurationError(
                 f"Environment variable {name!r:.80} is not set or empty",
-                hint="Set the variable, or name another one after env:",
+                hint="Set the variable, or use env: with another name",
             )
         return NamespaceReference(name, connection_string=found)
     if colon and kind == "file":

@@ -27,7 +27,7 @@ from twinbus.cli.shared.output import (
     Yes,
     check_output_format,
     confirm,
-    counted,
+    plural,
     print_result,
     show_json,
     show_records,
@@ -126,12 +126,12 @@ def clear(
                 hint=f"Use one of {names}" if names else "No fault is switched on",
             )
         print_result(
-            output, {"would_clear": found}, f"{counted(len(found), 'fault')} would be cleared"
+            output, {"would_clear": found}, f"{plural(len(found), 'fault')} would be cleared"
         )
         return
     path = "faults" if fault_id is None else f"faults/{fault_id}"
     done = client.delete(client.in_namespace(path))
-    print_result(output, done, f"{counted(done['cleared'], 'fault')} cleared")
+    print_result(output, done, f"{plural(done['cleared'], 'fault')} cleared")
 
 
 @fault_app.command("kinds")
@@ -282,8 +282,8 @@ def _show_contents(client: AdminClient, output: str, what: str) -> None:
         "subscription_count": inside,
     }
     counts = (
-        f"{counted(len(queues), 'queue')}, {counted(len(topics), 'topic')}, "
-        f"{counted(inside, 'subscription')}"
+        f"{plural(len(queues), 'queue')}, {plural(len(topics), 'topic')}, "
+        f"{plural(inside, 'subscription')}"
     )
     print_result(
         output, values, f"{what.capitalize()} of {client.namespace!r} would be removed: {counts}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.cost.commands import ReconcileOptions
-from twinbus.cli.shared.output import counted, show_json, show_spinner, show_table
+from twinbus.cli.shared.output import plural, show_json, show_spinner, show_table
 from twinbus.cost.reconciliation import EntityReconciliation, MessageStatus, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.client.environment import ROLES, Role, require_namespace
@@ -93,12 +93,12 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     if output != "table":
         show_json(answer.to_json(), output)
         return
-    fates = [fate for fate in MessageStatus if fate in _ALWAYS or answer.count(fate)]
+    statuses = [status for status in MessageStatus if status in _ALWAYS or answer.count(status)]
     has_outages = any(each.outages for each in answer.entities)
-    columns = ["entity", "sent", *(fate.value for fate in fates), "duplicates", "unexpected"]
+    columns = ["entity", "sent", *(status.value for status in statuses), "duplicates", "unexpected"]
     show_table(
         columns + ["outages"] * has_outages,
-        [_row(each, fates, has_outages) for each in answer.entities],
+        [_row(each, statuses, has_outages) for each in answer.entities],
     )
     if answer.differences:
         show_table(
@@ -118,14 +118,16 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     typer.echo(answer.verdict)
 
 
-def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
-    counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
-    duplicates = f"{books.duplicates:,}"
-    if books.duplicates > books.duplicates_explained:
-        duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
-    row = [books.entity or "?", *(f"{count:,}" for count in counts), duplicates]
-    row.append(f"{books.unexpected:,}")
-    return row + [", ".join(map(_outage, books.outages))] * has_outages
+def _row(
+    entity: EntityReconciliation, statuses: list[MessageStatus], has_outages: bool
+) -> list[str]:
+    counts = [entity.sent, *(entity.fates.get(status, 0) for status in statuses)]
+    duplicates = f"{entity.duplicates:,}"
+    if entity.duplicates > entity.duplicates_explained:
+        duplicates += f" ({entity.duplicates - entity.duplicates_explained:,} unexplained)"
+    row = [entity.entity or "?", *(f"{count:,}" for count in counts), duplicates]
+    row.append(f"{entity.unexpected:,}")
+    return row + [", ".join(map(_outage, entity.outages))] * has_outages
 
 
 def _outage(outage: Outage) -> str:
@@ -140,9 +142,9 @@ def _remarks(answer: Reconciliation) -> list[str]:
     remarks += answer.notes
     hidden = len(answer.differences) - SHOWN_MAX
     if hidden > 0:
-        remarks.append(f"{counted(hidden, 'more difference')} in --output json.")
+        remarks.append(f"{plural(hidden, 'more difference')} in --output json.")
     if answer.damaged_lines:
-        remarks.append(f"{counted(answer.damaged_lines, 'line')} of the logs could not be read.")
+        remarks.append(f"{plural(answer.damaged_lines, 'line')} of the logs could not be read.")
     if answer.lost_lines:
-        remarks.append(f"{counted(answer.lost_lines, 'line')} of the logs are missing.")
+        remarks.append(f"{plural(answer.lost_lines, 'line')} of the logs are missing.")
     return remarks

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from twinbus.cli.cost.commands import ReportOptions
-from twinbus.cli.shared.output import counted, show_json, show_spinner, show_table
+from twinbus.cli.shared.output import plural, show_json, show_spinner, show_table
 from twinbus.cost.price_sheets import load_prices
 from twinbus.cost.prices import money
 from twinbus.cost.report import CostReport, Quality, Slice
@@ -36,28 +36,28 @@ SHOWN_MAX: Final = 50
 _COUNTS: Final = ("calls", "messages", "units", "bytes_in", "bytes_out")
 
 
-def show_report(made: ComputedReport, output: str) -> None:
+def show_report(computed: ComputedReport, output: str) -> None:
     """Print a report."""
-    _SHOWN[output](made)
+    _WRITERS[output](computed)
 
 
 # -- tables -------------------------------------------------------------------------------
 
 
-def _show_tables(made: ComputedReport) -> None:
-    report = made.report
+def _show_tables(computed: ComputedReport) -> None:
+    report = computed.report
     shown = report.slices[:SHOWN_MAX]
     left = len(report.slices) - len(shown)
     currency = report.prices.currency
     show_table(
         [*report.by, "calls", "messages", "operations", "MB in", "MB out", currency],
         [_row([each.keys[word] for word in report.by], each) for each in shown],
-        title=f"Costs from {_shown(report.begins)} to {_shown(report.ends)} (UTC)",
+        title=f"Costs from {_format_time(report.begins)} to {_format_time(report.ends)} (UTC)",
         numbers_from=len(report.by),
         totals=[_row(["total", *[""] * (len(report.by) - 1)], report.total)],
     )
     if left:
-        typer.echo(f"{counted(left, 'more line')} in --output csv")
+        typer.echo(f"{plural(left, 'more line')} in --output csv")
     if report.pairs:
         show_table(
             ["pair", "diverted", "diversion", "pings", "idle polls", "other", currency],
@@ -86,7 +86,7 @@ def _row(names: list[str], each: Slice) -> tuple[str, ...]:
     return (*names, *counts, *sizes, money(each.cost))
 
 
-def _shown(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M")
 
 
@@ -98,10 +98,10 @@ def _notes(report: CostReport) -> Iterator[str]:
         f"Base charge for this time: {money(report.base_cost)} {prices.currency}, not in the table."
     )
     yield f"Prices: {prices.name}, {prices.dated}, {prices.source}"
-    yield f"From {counted(quality.records, 'line')} of operations logs{_format_problems(quality)}."
+    yield f"From {plural(quality.records, 'line')} of operations logs{_format_problems(quality)}."
     if quality.open_runs:
         yield (
-            f"{counted(len(quality.open_runs), 'run')} without an end (running or killed): "
+            f"{plural(len(quality.open_runs), 'run')} without an end (running or killed): "
             f"at most {quality.units_missing_max:,} operations are missing."
         )
 
@@ -109,7 +109,7 @@ def _notes(report: CostReport) -> Iterator[str]:
 def _format_problems(quality: Quality) -> str:
     problems = []
     if quality.duplicates:
-        problems.append(f"{counted(quality.duplicates, 'duplicate')} ignored")
+        problems.append(f"{plural(quality.duplicates, 'duplicate')} ignored")
     if quality.late:
         problems.append(f"{quality.late:,} in the file of another day")
     for reason, count in sorted(quality.damaged.items()):
@@ -120,9 +120,9 @@ def _format_problems(quality: Quality) -> str:
 # -- JSON and CSV -------------------------------------------------------------------------
 
 
-def as_json(made: ComputedReport) -> dict[str, Any]:
+def as_json(computed: ComputedReport) -> dict[str, Any]:
     """The whole report, and the days that were computed for it."""
-    report, prices, quality = made.report, made.report.prices, made.report.quality
+    report, prices, quality = computed.report, computed.report.prices, computed.report.quality
     return {
         "from": _iso(report.begins),
         "to": _iso(report.ends),
@@ -176,7 +176,7 @@ def as_json(made: ComputedReport) -> dict[str, Any]:
             "duplicates": quality.duplicates,
             "late": quality.late,
             "damaged": dict(quality.damaged),
-            "damaged_lines_in": [str(path) for path in made.damaged],
+            "damaged_lines_in": [str(path) for path in computed.damaged],
             "open_runs": [
                 {
                     "namespace": run.namespace,
@@ -189,7 +189,9 @@ def as_json(made: ComputedReport) -> dict[str, Any]:
             ],
             "units_missing_max": quality.units_missing_max,
         },
-        "computed_days": [{"day": each.day, "files": list(each.files)} for each in made.computed],
+        "computed_days": [
+            {"day": each.day, "files": list(each.files)} for each in computed.computed
+        ],
     }
 
 
@@ -207,29 +209,29 @@ def _exact(amount: Decimal) -> str:
     return f"{amount.normalize():f}" if amount else "0"
 
 
-def _show_json(made: ComputedReport) -> None:
-    show_json(as_json(made), "json")
+def _show_json(computed: ComputedReport) -> None:
+    show_json(as_json(computed), "json")
 
 
-def _show_lines(made: ComputedReport) -> None:
-    for each in made.report.slices:
+def _show_lines(computed: ComputedReport) -> None:
+    for each in computed.report.slices:
         show_json(_slice(each), "jsonl")
 
 
-def _show_csv(made: ComputedReport) -> None:
-    report = made.report
+def _show_csv(computed: ComputedReport) -> None:
+    report = computed.report
     writer = csv.DictWriter(sys.stdout, [*report.by, *_COUNTS, "cost"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(_slice(each) for each in report.slices)
 
 
-def _show_page(made: ComputedReport) -> None:
+def _show_page(computed: ComputedReport) -> None:
     from twinbus.cost.html.page import render
 
-    typer.echo(render(made.report), nl=False)
+    typer.echo(render(computed.report), nl=False)
 
 
-_SHOWN: Final[Mapping[str, Callable[[ComputedReport], None]]] = {
+_WRITERS: Final[Mapping[str, Callable[[ComputedReport], None]]] = {
     "table": _show_tables,
     "json": _show_json,
     "jsonl": _show_lines,
@@ -263,13 +265,13 @@ def run_report(options: ReportOptions) -> None:
             source=options.source,
             month_already=options.used,
         )
-        made = cost_report(spark, options.logs, request, state=options.state)
+        computed = cost_report(spark, options.logs, request, state=options.state)
     if options.file is None:
-        show_report(made, options.output)
+        show_report(computed, options.output)
         return
     try:
         with options.file.open("w", encoding="utf-8") as file, redirect_stdout(file):
-            show_report(made, options.output)
+            show_report(computed, options.output)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot write {str(options.file)!r}: {error.strerror}",

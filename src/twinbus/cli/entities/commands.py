@@ -1,14 +1,18 @@
 """Common parts of ``queue``, ``topic``, ``subscription`` and ``rule``: options and the verbs list,
 show, create and delete.
 
+``list``, ``show`` and ``delete`` differ only by an EntityKind and are registered from it;
+``create`` has its own options in each group.
+
 Rule 1: every command that changes something has ``--dry-run``, which prints what it would do.
 Rule 2: a permanent deletion asks for confirmation, unless ``--yes`` is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import fields
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, overload
 
@@ -16,8 +20,11 @@ import typer
 from typer.core import TyperCommand
 
 from twinbus.cli.shared.messages import split_subscription
-from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace
+from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.shared.output import (
+    DryRun,
+    Output,
+    Yes,
     check_output_format,
     confirm,
     plain,
@@ -37,15 +44,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "QUEUE_COLUMNS",
+    "EntityKind",
     "SubscriptionCommand",
     "create_entity",
-    "delete_entity",
-    "duration",
     "entity_group",
-    "list_entities",
-    "show_entity",
-    "status_of",
-    "taken",
+    "find_entity",
+    "parameter",
+    "parse_duration",
+    "parse_status",
+    "register_delete",
+    "register_list",
+    "register_show",
 ]
 
 T = TypeVar("T")
@@ -114,15 +123,15 @@ Note = Annotated[str, typer.Option("--metadata", help="User metadata.", metavar=
 
 
 @overload
-def duration(text: str) -> timedelta: ...
+def parse_duration(text: str) -> timedelta: ...
 @overload
-def duration(text: str | None, otherwise: T) -> timedelta | T: ...
-def duration(text: str | None, otherwise: Any = None) -> Any:
+def parse_duration(text: str | None, otherwise: T) -> timedelta | T: ...
+def parse_duration(text: str | None, otherwise: Any = None) -> Any:
     """A time from the command line; ``otherwise`` if the option is missing."""
     return otherwise if text is None else timedelta(seconds=seconds(text))
 
 
-def status_of(text: str) -> str:
+def parse_status(text: str) -> str:
     """The status as the service spells it."""
     for status in STATUSES:
         if status.lower() == text.lower():
@@ -152,42 +161,98 @@ class SubscriptionCommand(TyperCommand):
 # -- the verbs ------------------------------------------------------------------------------
 
 
-def list_entities(
-    where: NamespaceTarget,
-    output: str,
-    listing: Callable[[AdministrationClient], AsyncIterator[Any]],
-    columns: Sequence[str],
-    *,
-    numbers_from: int | None = None,
+def parameter(
+    name: str, annotation: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    """An argument or option of a registered command."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+_OUTPUT: Final = parameter("output", Output, "table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityKind:
+    """A kind of entity. Its functions get the command's arguments by name."""
+
+    arguments: tuple[inspect.Parameter, ...]
+    """Those of ``show`` and ``delete``, which name one entity."""
+    list_arguments: tuple[inspect.Parameter, ...]
+    columns: Sequence[str]
+    numbers_from: int | None = None
+    label: Callable[..., str]
+    """The entity in a sentence: "queue 'orders'"."""
+    list_all: Callable[..., AsyncIterator[Any]]
+    get: Callable[..., Awaitable[Any]]
+    delete: Callable[..., Awaitable[None]]
+    list_help: str
+    show_help: str
+    delete_help: str
+    command_class: type[TyperCommand] | None = None
+    list_class: type[TyperCommand] | None = None
+
+
+def register_list(group: typer.Typer, kind: EntityKind) -> None:
+    def run(*, output: str, where: NamespaceTarget, **names: str) -> None:
+        check_output_format(output)
+
+        async def ask(namespace: Any) -> list[Any]:
+            return [each async for each in kind.list_all(namespace.management, **names)]
+
+        records = [to_record(each) for each in run_with_namespace(where, ask)]
+        show_records(records, output, kind.columns, numbers_from=kind.numbers_from)
+
+    options = (*kind.list_arguments, _OUTPUT)
+    _register(group, "list", run, kind.list_help, options, kind.list_class)
+
+
+def register_show(group: typer.Typer, kind: EntityKind) -> None:
+    def run(*, output: str, where: NamespaceTarget, **names: str) -> None:
+        check_output_format(output)
+        found = run_with_namespace(where, lambda each: _require(each.management, kind, names))
+        show_record(to_record(found), output)
+
+    options = (*kind.arguments, _OUTPUT)
+    _register(group, "show", run, kind.show_help, options, kind.command_class)
+
+
+def register_delete(group: typer.Typer, kind: EntityKind) -> None:
+    def run(*, yes: bool, dry_run: bool, output: str, where: NamespaceTarget, **names: str) -> None:
+        check_output_format(output)
+        found = run_with_namespace(where, lambda each: _require(each.management, kind, names))
+        counts = getattr(found, "counts", None)
+        holds = f" with {counts.total:,} messages" if counts is not None and counts.total else ""
+        label, record = kind.label(**names), to_record(found)
+        sentence = f"{_capitalize(label)}{holds}"
+        if dry_run:
+            print_result(output, {"would_delete": record}, f"{sentence} would be deleted")
+            return
+        confirm(yes, f"Permanently delete {label}{holds}?", f"deletes {label}")
+        run_with_namespace(where, lambda each: kind.delete(each.management, **names))
+        print_result(output, {"deleted": record}, f"{sentence} was deleted")
+
+    options = (*kind.arguments, parameter("yes", Yes, False), parameter("dry_run", DryRun, False))
+    _register(group, "delete", run, kind.delete_help, (*options, _OUTPUT), kind.command_class)
+
+
+def _register(
+    group: typer.Typer,
+    verb: str,
+    run: Callable[..., None],
+    help_text: str,
+    options: Sequence[inspect.Parameter],
+    command_class: type[TyperCommand] | None,
 ) -> None:
-    check_output_format(output)
-
-    async def ask(namespace: Any) -> list[Any]:
-        return [each async for each in listing(namespace.management)]
-
-    show_records(
-        [record_of(each) for each in run_with_namespace(where, ask)],
-        output,
-        columns,
-        numbers_from=numbers_from,
-    )
+    where = inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY, annotation=NamespaceTarget)
+    # Typer reads the options from the signature and the annotations.
+    run.__signature__ = inspect.Signature([*options, where])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*options, where)}
+    run.__doc__ = f"{help_text}\n\nRequires the Manage claim."
+    group.command(verb, cls=command_class)(with_namespace(run))
 
 
-def show_entity(
-    where: NamespaceTarget,
-    output: str,
-    named: str,
-    get: Callable[[AdministrationClient], Awaitable[Any]],
-) -> None:
-    """``named`` is the entity in a sentence: "queue 'orders'"."""
-    check_output_format(output)
-    show_record(
-        record_of(run_with_namespace(where, lambda each: _found(each.management, named, get))),
-        output,
-    )
-
-
-async def taken(
+async def find_entity(
     management: AdministrationClient, path: str
 ) -> QueueProperties | TopicProperties | None:
     """The queue or topic with this name, or None."""
@@ -198,7 +263,7 @@ def create_entity(
     where: NamespaceTarget,
     output: str,
     dry_run: bool,
-    named: str,
+    label: str,
     wanted: Any,
     create: Callable[[AdministrationClient], Awaitable[Any]],
     get: Callable[[AdministrationClient], Awaitable[Any]],
@@ -211,54 +276,25 @@ def create_entity(
             await create(namespace.management)
         elif await get(namespace.management) is not None:
             raise TwinbusError(
-                f"Cannot create {named}: the name is in use", hint="Use another name"
+                f"Cannot create {label}: the name is in use", hint="Use another name"
             )
 
     run_with_namespace(where, ask)
     if dry_run:
-        print_result(output, {"would_create": record}, f"{_capitalize(named)} would be created")
+        print_result(output, {"would_create": record}, f"{_capitalize(label)} would be created")
     else:
-        print_result(output, {"created": record}, f"{_capitalize(named)} was created")
+        print_result(output, {"created": record}, f"{_capitalize(label)} was created")
 
 
-def delete_entity(
-    where: NamespaceTarget,
-    output: str,
-    *,
-    yes: bool,
-    dry_run: bool,
-    named: str,
-    get: Callable[[AdministrationClient], Awaitable[Any]],
-    delete: Callable[[AdministrationClient], Awaitable[None]],
-) -> None:
-    check_output_format(output)
-    found = run_with_namespace(where, lambda each: _found(each.management, named, get))
-    counts = getattr(found, "counts", None)
-    holds = f" with {counts.total:,} messages" if counts is not None and counts.total else ""
-    if dry_run:
-        print_result(
-            output,
-            {"would_delete": record_of(found)},
-            f"{_capitalize(named)}{holds} would be deleted",
-        )
-        return
-    confirm(yes, f"Permanently delete {named}{holds}?", f"deletes {named}")
-    run_with_namespace(where, lambda each: delete(each.management))
-    print_result(output, {"deleted": record_of(found)}, f"{_capitalize(named)}{holds} was deleted")
-
-
-async def _found(
-    management: AdministrationClient,
-    named: str,
-    get: Callable[[AdministrationClient], Awaitable[Any]],
+async def _require(
+    management: AdministrationClient, kind: EntityKind, names: Mapping[str, str]
 ) -> Any:
-    found = await get(management)
+    found = await kind.get(management, **names)
     if found is None:
         from twinbus.errors import EntityNotFound
 
-        raise EntityNotFound(
-            f"{_capitalize(named)} not found in the namespace", hint="Check the name"
-        )
+        label = _capitalize(kind.label(**names))
+        raise EntityNotFound(f"{label} not found in the namespace", hint="Check the name")
     return found
 
 
@@ -266,7 +302,7 @@ def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def record_of(entity: Any) -> dict[str, Any]:
+def to_record(entity: Any) -> dict[str, Any]:
     """All properties of an entity, with its counts."""
     record = _settings(entity)
     counts = getattr(entity, "counts", None)

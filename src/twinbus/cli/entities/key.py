@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.commands import entity_group
 from twinbus.cli.shared.admin_client import (
     DEFAULT_URL,
     URL_VARIABLE,
@@ -38,7 +38,7 @@ from twinbus.errors import ConfigurationError, EntityNotFound, TwinbusError
 
 __all__ = ["key_app"]
 
-key_app = of.entity_group(
+key_app = entity_group(
     "key", "Access rules and keys of an entity or a namespace: list, rotate, create, delete."
 )
 

@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, source_of
+from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, parse_source
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace
 from twinbus.cli.shared.output import (
     check_output_format,
     confirm,
-    counted,
+    plural,
     print_result,
     show_progress,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twinbus.encoding.transit import ReceivedMessage
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["count_in", "pages", "purge_it", "purge_topic"]
+__all__ = ["count_in", "pages", "purge_source", "purge_topic"]
 
 BATCH_COUNT: Final = 500
 # The maximum of one peek of the service.
@@ -52,7 +52,7 @@ class Kinds:
     scheduled: bool = True
 
 
-def purge_it(
+def purge_source(
     where: NamespaceTarget,
     output: str,
     path: str,
@@ -65,7 +65,7 @@ def purge_it(
 ) -> None:
     """Purge a queue, a subscription or a dead-letter queue."""
     check_output_format(output)
-    source = source_of(path, dead_letters=dead_letters)
+    source = parse_source(path, dead_letters=dead_letters)
     kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
 
     async def only_source(_namespace: NamespaceConnection) -> list[MessageSource]:
@@ -122,7 +122,7 @@ def _purge(
         return sum([await count_in(namespace, each) for each in await find_sources(namespace)])
 
     count = run_with_namespace(where, counts)
-    found = counted(count, "message")
+    found = plural(count, "message")
     if dry_run:
         print_result(output, {"would_remove": count}, f"{found} would be removed from {named}")
         return
@@ -131,11 +131,11 @@ def _purge(
         removed, left = run_with_namespace(
             where, lambda each: _remove_all(each, find_sources, kinds, progress)
         )
-    rest = f"; {counted(left, 'message')} left" if left else ""
+    rest = f"; {plural(left, 'message')} left" if left else ""
     print_result(
         output,
         {"removed": removed, "left": left},
-        f"{counted(removed, 'message')} removed from {named}{rest}",
+        f"{plural(removed, 'message')} removed from {named}{rest}",
     )
 
 
@@ -170,7 +170,7 @@ async def _properties(
     from twinbus.errors import AccessRefused, AuthenticationFailed, CommunicationError
 
     try:
-        return await source.described(namespace.management)
+        return await source.get_properties(namespace.management)
     except (AccessRefused, AuthenticationFailed, CommunicationError):
         return None
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities import commands as entity
 from twinbus.cli.entities.subscription import Name as Subscription
 from twinbus.cli.entities.subscription import Topic
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
@@ -16,10 +16,10 @@ from twinbus.cli.shared.output import (
     Yes,
     check_output_format,
     confirm,
-    counted,
+    plural,
     print_result,
 )
-from twinbus.cli.shared.values import settings_in
+from twinbus.cli.shared.values import parse_settings
 from twinbus.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["rule_app"]
 
-rule_app = of.entity_group("rule", "Rules of subscriptions: list, show, create, delete, purge.")
+rule_app = entity.entity_group("rule", "Rules of subscriptions: list, show, create, delete, purge.")
 
 Rule = Annotated[str, typer.Argument(help="Name of the rule.", metavar="RULE")]
 _CORRELATION = (
@@ -42,38 +42,28 @@ _CORRELATION = (
 )
 
 
-@rule_app.command("list", cls=of.SubscriptionCommand)
-@with_namespace
-def list_rules(
-    topic: Topic, subscription: Subscription, output: Output = "table", *, where: NamespaceTarget
-) -> None:
-    """List the rules of a subscription. It gets each message that matches at least one.
-
-    Requires the Manage claim.
-    """
-    columns = ("name", "filter", "action")
-    of.list_entities(where, output, lambda each: each.list_rules(topic, subscription), columns)
-
-
-@rule_app.command("show", cls=of.SubscriptionCommand)
-@with_namespace
-def show(
-    topic: Topic,
-    subscription: Subscription,
-    rule: Rule,
-    output: Output = "table",
-    *,
-    where: NamespaceTarget,
-) -> None:
-    """Show the filter and action of a rule.
-
-    Requires the Manage claim.
-    """
-    named = _named(topic, subscription, rule)
-    of.show_entity(where, output, named, lambda each: each.get_rule(topic, subscription, rule))
+_SUBSCRIPTION = (entity.parameter("topic", Topic), entity.parameter("subscription", Subscription))
+RULE = entity.EntityKind(
+    arguments=(*_SUBSCRIPTION, entity.parameter("rule", Rule)),
+    list_arguments=_SUBSCRIPTION,
+    columns=("name", "filter", "action"),
+    label=lambda topic, subscription, rule: (
+        f"rule {rule!r} of subscription {subscription!r} of topic {topic!r}"
+    ),
+    list_all=lambda client, topic, subscription: client.list_rules(topic, subscription),
+    get=lambda client, topic, subscription, rule: client.get_rule(topic, subscription, rule),
+    delete=lambda client, topic, subscription, rule: client.delete_rule(topic, subscription, rule),
+    list_help="List the rules of a subscription. It gets each message that matches at least one.",
+    show_help="Show the filter and action of a rule.",
+    delete_help="Delete a rule. A subscription without rules gets no messages.",
+    command_class=entity.SubscriptionCommand,
+    list_class=entity.SubscriptionCommand,
+)
+entity.register_list(rule_app, RULE)
+entity.register_show(rule_app, RULE)
 
 
-@rule_app.command("create", cls=of.SubscriptionCommand)
+@rule_app.command("create", cls=entity.SubscriptionCommand)
 @with_namespace
 def create(
     topic: Topic,
@@ -139,7 +129,7 @@ def create(
     if sql is not None:
         filter_ = SqlRuleFilter(sql)
     elif equals or has_property:
-        conditions = settings_in("--equals", equals or [])
+        conditions = parse_settings("--equals", equals or [])
         unknown = [name for name in conditions if name not in _CORRELATION]
         if unknown:
             raise ConfigurationError(
@@ -148,48 +138,24 @@ def create(
             )
         texts = {name: str(value) for name, value in conditions.items()}
         filter_ = CorrelationRuleFilter(
-            **texts, properties=settings_in("--property", has_property or [])
+            **texts, properties=parse_settings("--property", has_property or [])
         )
     wanted = RuleProperties(name=rule, filter=filter_, action=action)
-    of.create_entity(
+    entity.create_entity(
         where,
         output,
         dry_run,
-        _named(topic, subscription, rule),
+        RULE.label(topic, subscription, rule),
         wanted,
         lambda each: each.create_rule(topic, subscription, wanted),
         lambda each: each.get_rule(topic, subscription, rule),
     )
 
 
-@rule_app.command("delete", cls=of.SubscriptionCommand)
-@with_namespace
-def delete(
-    topic: Topic,
-    subscription: Subscription,
-    rule: Rule,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    output: Output = "table",
-    *,
-    where: NamespaceTarget,
-) -> None:
-    """Delete a rule. A subscription without rules gets no messages.
-
-    Requires the Manage claim.
-    """
-    of.delete_entity(
-        where,
-        output,
-        yes=yes,
-        dry_run=dry_run,
-        named=_named(topic, subscription, rule),
-        get=lambda each: each.get_rule(topic, subscription, rule),
-        delete=lambda each: each.delete_rule(topic, subscription, rule),
-    )
+entity.register_delete(rule_app, RULE)
 
 
-@rule_app.command("purge", cls=of.SubscriptionCommand)
+@rule_app.command("purge", cls=entity.SubscriptionCommand)
 @with_namespace
 def purge(
     topic: Topic,
@@ -211,7 +177,7 @@ def purge(
         return [each.name async for each in rules]
 
     found = run_with_namespace(where, names)
-    what = f"{counted(len(found), 'rule')} of subscription {subscription!r} of topic {topic!r}"
+    what = f"{plural(len(found), 'rule')} of subscription {subscription!r} of topic {topic!r}"
     if dry_run:
         print_result(output, {"would_delete": found}, f"{what} would be deleted")
         return
@@ -223,7 +189,3 @@ def purge(
 
     run_with_namespace(where, delete_them)
     print_result(output, {"deleted": found}, f"{what} deleted")
-
-
-def _named(topic: str, subscription: str, rule: str) -> str:
-    return f"rule {rule!r} of subscription {subscription!r} of topic {topic!r}"

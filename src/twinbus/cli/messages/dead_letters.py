@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
-from twinbus.cli.entities.purge import purge_it
-from twinbus.cli.messages.receive import FromNumber, peeked
-from twinbus.cli.shared.messages import show_messages, source_of
+from twinbus.cli.entities.commands import entity_group
+from twinbus.cli.entities.purge import purge_source
+from twinbus.cli.messages.receive import FromNumber, peek_messages
+from twinbus.cli.shared.messages import parse_source, show_messages
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.shared.output import (
     DryRun,
     Output,
     Yes,
     check_output_format,
-    counted,
+    plural,
     print_result,
     show_progress,
     show_records,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dlq_app"]
 
-dlq_app = of.entity_group("dlq", "Dead letters: list, show, resubmit, drop.")
+dlq_app = entity_group("dlq", "Dead letters: list, show, resubmit, drop.")
 
 Path = Annotated[str, typer.Argument(help="Queue, or <topic>/subscriptions/<name>.")]
 IDS = ("auto", "keep", "new")
@@ -86,8 +86,8 @@ def show(
     Requires the Listen claim.
     """
     check_output_format(output)
-    source = source_of(path, dead_letters=True)
-    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
+    source = parse_source(path, dead_letters=True)
+    found = run_with_namespace(where, lambda each: peek_messages(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=True)
 
 
@@ -140,7 +140,7 @@ def resubmit(
         raise ConfigurationError(
             f"Invalid value for --ids: {ids!r:.40}", hint="Use auto, keep or new"
         )
-    source = source_of(path, dead_letters=True)
+    source = parse_source(path, dead_letters=True)
     if to is None and source.topic is not None:
         raise ConfigurationError(
             f"Subscription {source.entity!r} cannot be sent to",
@@ -151,20 +151,24 @@ def resubmit(
     target = to or source.entity
     choice = work.Choice(frozenset(message_id or ()), frozenset(number or ()), reason)
     if dry_run:
-        found = run_with_namespace(where, lambda each: work.count_of(each, source, choice, count))
-        sentence = f"{counted(found, 'message')} would be sent from {source} to {target!r}"
+        found = run_with_namespace(
+            where, lambda each: work.count_matching(each, source, choice, count)
+        )
+        sentence = f"{plural(found, 'message')} would be sent from {source} to {target!r}"
         print_result(output, {"would_resubmit": found, "to": target}, sentence)
         return
     with show_progress("resubmitted", output) as progress:
         done = run_with_namespace(
             where,
-            lambda each: work.resubmitted(each, source, target, choice, count, ids, progress),
+            lambda each: work.resubmit_dead_letters(
+                each, source, target, choice, count, ids, progress
+            ),
         )
     changed = ", with new ids" if done.has_new_ids else ""
     print_result(
         output,
         {"resubmitted": done.count, "to": target, "new_ids": done.has_new_ids},
-        f"{counted(done.count, 'message')} sent from {source} to {target!r}{changed}",
+        f"{plural(done.count, 'message')} sent from {source} to {target!r}{changed}",
     )
 
 
@@ -182,7 +186,7 @@ def drop(
 
     Requires the Listen claim.
     """
-    purge_it(
+    purge_source(
         where,
         output,
         path,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, show_messages, source_of
+from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, parse_source, show_messages
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
-from twinbus.cli.shared.output import Output, check_output_format, counted
+from twinbus.cli.shared.output import Output, check_output_format, plural
 from twinbus.common.durations import seconds
 from twinbus.errors import ConfigurationError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinbus.encoding.transit import ReceivedMessage
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["FromNumber", "peek", "peeked", "receive"]
+__all__ = ["FromNumber", "peek", "peek_messages", "receive"]
 
 # A table or a JSON document is printed as a whole, before the locks of its messages expire.
 AT_ONCE_MAX: Final = 1_000
@@ -79,7 +79,7 @@ def receive(
             "--session and --next-session exclude each other",
             hint="Remove --session or --next-session",
         )
-    source = source_of(path, dead_letters=dead_letters)
+    source = parse_source(path, dead_letters=dead_letters)
     wait_s = seconds(wait)
 
     async def ask(namespace: NamespaceConnection) -> None:
@@ -126,7 +126,7 @@ async def _show_and_complete(
         from twinbus.errors import MessageLockLost
 
         raise MessageLockLost(
-            f"The locks of {counted(lost, 'message')} of {source} expired before completion; they "
+            f"The locks of {plural(lost, 'message')} of {source} expired before completion; they "
             "will be delivered again",
             path=source.path,
             hint="Use a lower --count, or --output jsonl",
@@ -148,12 +148,12 @@ def peek(
     Requires the Listen claim.
     """
     check_output_format(output)
-    source = source_of(path, dead_letters=dead_letters)
-    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
+    source = parse_source(path, dead_letters=dead_letters)
+    found = run_with_namespace(where, lambda each: peek_messages(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=source.is_dead_letters)
 
 
-async def peeked(
+async def peek_messages(
     namespace: NamespaceConnection, source: MessageSource, count: int, from_number: int = 1
 ) -> list[ReceivedMessage]:
     """The first ``count`` messages of a source, by sequence number."""

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from twinbus.cli.entities.commands import taken
+from twinbus.cli.entities.commands import find_entity
 from twinbus.cli.entities.purge import count_in, pages
 from twinbus.cli.shared.messages import MessageSource
-from twinbus.cli.shared.output import counted
+from twinbus.cli.shared.output import plural
 from twinbus.encoding.brokered_message import decode_message, encode_message
 from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
 from twinbus.errors import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from twinbus.drivers.interface import Receiver, Sender
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["Choice", "Resubmitted", "count_of", "resubmitted"]
+__all__ = ["Choice", "ResubmitResult", "count_matching", "resubmit_dead_letters"]
 
 # Small enough that every lock lasts until its message is accepted.
 BATCH_COUNT: Final = 50
@@ -53,7 +53,7 @@ _REASONS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 
 
 @dataclass(frozen=True, slots=True)
-class Resubmitted:
+class ResubmitResult:
     """The result of a run."""
 
     count: int
@@ -72,7 +72,7 @@ class Choice:
     def is_all(self) -> bool:
         return not self.ids and not self.numbers and self.reason is None
 
-    def takes(self, dead: ReceivedMessage) -> bool:
+    def matches(self, dead: ReceivedMessage) -> bool:
         """Whether a message matches all conditions."""
         if self.numbers and dead.sequence_number not in self.numbers:
             return False
@@ -85,17 +85,17 @@ class Choice:
         return self.reason is None or reason == self.reason.casefold()
 
 
-async def count_of(
+async def count_matching(
     namespace: NamespaceConnection, source: MessageSource, choice: Choice, count: int | None
 ) -> int:
     """The number of messages that would be sent."""
     if not choice.is_all:
-        return len(await _chosen(namespace, source, choice, count))
+        return len(await _find_matching(namespace, source, choice, count))
     found = await count_in(namespace, source)
     return found if count is None else min(found, count)
 
 
-async def resubmitted(
+async def resubmit_dead_letters(
     namespace: NamespaceConnection,
     source: MessageSource,
     target: str,
@@ -103,11 +103,13 @@ async def resubmitted(
     count: int | None,
     ids: str,
     progress: Callable[[int], None],
-) -> Resubmitted:
+) -> ResubmitResult:
     """Send up to ``count`` messages, oldest first."""
-    has_new_ids = ids == "new" or (ids == "auto" and await _detects(namespace, target))
-    chosen = None if choice.is_all else await _chosen(namespace, source, choice, count)
-    wanted = await count_of(namespace, source, choice, count) if chosen is None else len(chosen)
+    has_new_ids = ids == "new" or (ids == "auto" and await _detects_duplicates(namespace, target))
+    chosen = None if choice.is_all else await _find_matching(namespace, source, choice, count)
+    wanted = (
+        await count_matching(namespace, source, choice, count) if chosen is None else len(chosen)
+    )
     receiver, sender = namespace.driver.receiver(source.path), namespace.driver.sender(target)
     others: list[ReceivedMessage] = []
     done = 0
@@ -123,12 +125,12 @@ async def resubmitted(
                 if len(others) > PASSED_MAX:
                     await receiver.abandon(messages, timeout_s=TIMEOUT_S)
                     break
-            async for _ in _sent_each(receiver, sender, messages, source, has_new_ids):
+            async for _ in _send_each(receiver, sender, messages, source, has_new_ids):
                 done += 1
             progress(done)
         if chosen is not None and done < wanted:
             raise MessageNotFound(
-                f"{counted(wanted - done, 'message')} of {source} could not be received; another "
+                f"{plural(wanted - done, 'message')} of {source} could not be received; another "
                 "receiver may have locked them",
                 path=source.path,
                 hint="Run the command again after these locks have expired",
@@ -137,7 +139,7 @@ async def resubmitted(
         if not done:
             raise
         raise TwinbusError(
-            f"{counted(done, 'message')} sent from {source} to {target!r}, then: {error.sentence}",
+            f"{plural(done, 'message')} sent from {source} to {target!r}, then: {error.sentence}",
             hint=error.hint,
         ) from error
     finally:
@@ -146,10 +148,10 @@ async def resubmitted(
             await receiver.abandon(others, timeout_s=TIMEOUT_S)
         await sender.close()
         await receiver.close()
-    return Resubmitted(done, has_new_ids)
+    return ResubmitResult(done, has_new_ids)
 
 
-async def _sent_each(
+async def _send_each(
     receiver: Receiver,
     sender: Sender,
     messages: Sequence[ReceivedMessage],
@@ -159,7 +161,7 @@ async def _sent_each(
     """Send and complete one message after the other."""
     for at, each in enumerate(messages):
         try:
-            await sender.send([fresh(each, has_new_ids)], timeout_s=TIMEOUT_S)
+            await sender.send([to_outgoing(each, has_new_ids)], timeout_s=TIMEOUT_S)
         except TwinbusError:
             # The error is not theirs: the next receiver gets them at once.
             await receiver.abandon(messages[at:], timeout_s=TIMEOUT_S)
@@ -174,7 +176,7 @@ async def _sent_each(
         yield
 
 
-async def _chosen(
+async def _find_matching(
     namespace: NamespaceConnection, source: MessageSource, choice: Choice, count: int | None
 ) -> frozenset[int]:
     """The sequence numbers of selected messages that can be received, oldest first."""
@@ -183,12 +185,12 @@ async def _chosen(
         found += [
             each.sequence_number
             for each in page
-            if choice.takes(each) and read_message_state(each.encoded) != DEFERRED
+            if choice.matches(each) and read_message_state(each.encoded) != DEFERRED
         ]
     return frozenset(found[:count])
 
 
-def fresh(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
+def to_outgoing(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
     """The message as it was before it was dead-lettered."""
     message = decode_message(dead)
     for name in _REASONS:
@@ -199,9 +201,9 @@ def fresh(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
     return OutgoingMessage(encode_message(message, now_ms=int(time.time() * 1000)))
 
 
-async def _detects(namespace: NamespaceConnection, target: str) -> bool:
+async def _detects_duplicates(namespace: NamespaceConnection, target: str) -> bool:
     try:
-        found = await taken(namespace.management, target)
+        found = await find_entity(namespace.management, target)
     except (AccessRefused, AuthenticationFailed) as error:
         raise ConfigurationError(
             f"Unknown whether {target!r} detects duplicates: {error.sentence.rstrip('.')}",

@@ -20,11 +20,11 @@ from twinbus.cli.shared.output import (
     DryRun,
     Output,
     check_output_format,
-    counted,
+    plural,
     print_result,
     show_progress,
 )
-from twinbus.cli.shared.values import moment, settings_in
+from twinbus.cli.shared.values import moment, parse_settings
 from twinbus.common.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
@@ -123,7 +123,7 @@ def send(
         "reply_to": reply_to,
         "content_type": content_type,
         "partition_key": partition_key,
-        "properties": settings_in("--property", properties or []),
+        "properties": parse_settings("--property", properties or []),
         "time_to_live": None if ttl is None else timedelta(seconds=seconds(ttl)),
         "scheduled_enqueue_time_utc": _scheduled(schedule),
     }
@@ -134,12 +134,12 @@ def send(
         # All messages are encoded, so that invalid values are reported.
         sent = sum(1 for each in messages if _encode(each))
         print_result(
-            output, {"would_send": sent}, f"{counted(sent, 'message')} would be sent to {path!r}"
+            output, {"would_send": sent}, f"{plural(sent, 'message')} would be sent to {path!r}"
         )
         return
     with show_progress("sent", output) as progress:
         sent = run_with_namespace(where, lambda each: _send_all(each, path, messages, progress))
-    print_result(output, {"sent": sent}, f"{counted(sent, 'message')} sent to {path!r}")
+    print_result(output, {"sent": sent}, f"{plural(sent, 'message')} sent to {path!r}")
 
 
 def _scheduled(text: str | None) -> datetime | None:
@@ -201,7 +201,7 @@ async def _send_all(
         if not sent:
             raise
         raise TwinbusError(
-            f"{counted(sent, 'message')} sent to {path!r}, then: {error.sentence}",
+            f"{plural(sent, 'message')} sent to {path!r}, then: {error.sentence}",
             hint=error.hint,
         ) from error
     finally:

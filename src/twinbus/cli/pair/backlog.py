@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.commands import entity_group
 from twinbus.cli.shared.namespace_options import PairTarget, with_pair
 from twinbus.cli.shared.output import (
     DryRun,
@@ -26,7 +26,7 @@ __all__ = ["backlog_app"]
 EXIT_LEFT = 3
 """At least one extra queue was kept because it contains messages."""
 
-backlog_app = of.entity_group("backlog", "Backlog queues on the secondary: list, show, cleanup.")
+backlog_app = entity_group("backlog", "Backlog queues on the secondary: list, show, cleanup.")
 
 
 @backlog_app.command("list")
@@ -46,11 +46,11 @@ def list_backlog(
     check_output_format(output)
     import asyncio
 
-    from twinbus.cli.pair.backlog_cleanup import listed
+    from twinbus.cli.pair.backlog_cleanup import list_backlog_queues
 
     async def ask() -> list[dict[str, Any]]:
         name = None if every else await where.primary_name()
-        async with where.opened("secondary") as secondary:
+        async with where.open("secondary") as secondary:
             return [
                 {
                     "queue": queue.path,
@@ -60,7 +60,7 @@ def list_backlog(
                     "dead_letters": queue.counts.dead_letter,
                     "percent_full": queue.percent_full,
                 }
-                for parts, queue in await listed(secondary, name)
+                for parts, queue in await list_backlog_queues(secondary, name)
             ]
 
     columns = ("queue", "messages", "dead_letters", "percent_full")
@@ -86,19 +86,19 @@ def show(
     check_output_format(output)
     import asyncio
 
-    from twinbus.cli.messages.receive import peeked
-    from twinbus.cli.shared.messages import MessageSource, record_of_message, show_message_records
+    from twinbus.cli.messages.receive import peek_messages
+    from twinbus.cli.shared.messages import MessageSource, show_message_records, to_message_record
     from twinbus.common.entity_path import BacklogPath
     from twinbus.encoding.envelope.restored_message import read_destination
 
     async def ask() -> list[ReceivedMessage]:
         path = str(BacklogPath(await where.primary_name(), index))
-        async with where.opened("secondary") as secondary:
-            return await peeked(secondary, MessageSource(path, dead_letters), count)
+        async with where.open("secondary") as secondary:
+            return await peek_messages(secondary, MessageSource(path, dead_letters), count)
 
     found = asyncio.run(ask())
     records = [
-        {"destination": read_destination(each.encoded)[0], **record_of_message(each)}
+        {"destination": read_destination(each.encoded)[0], **to_message_record(each)}
         for each in found
     ]
     columns = ("number", "enqueued", "destination", "message_id", "state", "dead_letter_reason")
@@ -142,15 +142,19 @@ def cleanup(
         confirm(yes, "Delete the empty extra backlog queues?", "deletes queues")
     import asyncio
 
-    from twinbus.cli.pair.backlog_cleanup import cleaned
+    from twinbus.cli.pair.backlog_cleanup import delete_extra_queues
 
     async def ask() -> list[dict[str, Any]]:
         name = await where.primary_name()
-        async with where.opened("secondary") as secondary:
+        async with where.open("secondary") as secondary:
             if not drain:
-                return await cleaned(secondary, name, backlog_queue_count, dry_run=dry_run)
-            async with where.opened("primary") as primary:
-                return await cleaned(secondary, name, backlog_queue_count, primary=primary)
+                return await delete_extra_queues(
+                    secondary, name, backlog_queue_count, dry_run=dry_run
+                )
+            async with where.open("primary") as primary:
+                return await delete_extra_queues(
+                    secondary, name, backlog_queue_count, primary=primary
+                )
 
     rows = asyncio.run(ask())
     show_records(rows, output, ("queue", "what", "why"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from twinbus.cli.shared.output import counted
+from twinbus.cli.shared.output import plural
 from twinbus.common.entity_path import BacklogPath, parse_backlog_path
 from twinbus.drivers.administration import QueueProperties
 from twinbus.errors import (
@@ -30,10 +30,16 @@ from twinbus.mover.planning.chunk_plan import DeliveryRules
 from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue, owner_mark
 from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["backlog_path_of", "cleaned", "listed", "name_in_backlog", "queues_of"]
+__all__ = [
+    "delete_extra_queues",
+    "find_primary_name",
+    "find_queue_paths",
+    "list_backlog_queues",
+    "try_parse_backlog_path",
+]
 
 
-def backlog_path_of(path: str) -> BacklogPath | None:
+def try_parse_backlog_path(path: str) -> BacklogPath | None:
     """The parts of a backlog queue's path; None for any other queue."""
     try:
         return parse_backlog_path(path)
@@ -41,7 +47,7 @@ def backlog_path_of(path: str) -> BacklogPath | None:
         return None
 
 
-async def listed(
+async def list_backlog_queues(
     secondary: NamespaceConnection, primary_name: str | None = None
 ) -> list[tuple[BacklogPath, QueueProperties]]:
     """All backlog queues, or those of one primary, by primary and index."""
@@ -49,7 +55,7 @@ async def listed(
         found = [
             (parts, queue)
             async for queue in secondary.management.list_queues()
-            if (parts := backlog_path_of(queue.path)) is not None
+            if (parts := try_parse_backlog_path(queue.path)) is not None
             and primary_name in (None, parts.primary)
         ]
     except AccessRefused as error:
@@ -60,12 +66,12 @@ async def listed(
     return sorted(found, key=lambda each: (each[0].primary, each[0].index))
 
 
-async def name_in_backlog(primary: NamespaceConnection, secondary: NamespaceConnection) -> str:
+async def find_primary_name(primary: NamespaceConnection, secondary: NamespaceConnection) -> str:
     """The name of a primary that does not return it: backlog queues have the mark of their pair,
     which contains the primary's address (P21). Without such a mark the name is not guessed."""
     names: list[str] = []
     with suppress(ServiceError):
-        for parts, queue in await listed(secondary):
+        for parts, queue in await list_backlog_queues(secondary):
             mark = owner_mark(primary.driver.address, parts.primary)
             if queue.user_metadata == backlog_queue(queue.path, mark).user_metadata:
                 return parts.primary
@@ -77,7 +83,7 @@ async def name_in_backlog(primary: NamespaceConnection, secondary: NamespaceConn
     )
 
 
-async def queues_of(
+async def find_queue_paths(
     secondary: NamespaceConnection, primary_name: str, count: int | None
 ) -> tuple[str, ...]:
     """The paths of a primary's backlog queues: ``count`` of them, or all that are listed, or
@@ -85,7 +91,9 @@ async def queues_of(
     if count is not None:
         return backlog_paths(primary_name, count)
     try:
-        return tuple(queue.path for _parts, queue in await listed(secondary, primary_name))
+        return tuple(
+            queue.path for _parts, queue in await list_backlog_queues(secondary, primary_name)
+        )
     except AccessRefused:
         if found := await BacklogSearch(secondary.driver.receiver, primary_name).existing():
             return found
@@ -96,7 +104,7 @@ PEEK_TIMEOUT_S: Final = 30.0
 _DEAD: Final = "/$DeadLetterQueue"
 
 
-async def cleaned(
+async def delete_extra_queues(
     secondary: NamespaceConnection,
     primary_name: str,
     count: int,
@@ -106,14 +114,16 @@ async def cleaned(
 ) -> list[dict[str, Any]]:
     """Delete the extra queues; a row for each. With a ``primary`` they are drained first."""
     extra = [
-        queue for parts, queue in await listed(secondary, primary_name) if parts.index >= count
+        queue
+        for parts, queue in await list_backlog_queues(secondary, primary_name)
+        if parts.index >= count
     ]
     if primary is not None and extra:
-        await _drained(primary, secondary, primary_name, [queue.path for queue in extra])
-    return [await _cleaned(secondary, queue, dry_run) for queue in extra]
+        await _drain(primary, secondary, primary_name, [queue.path for queue in extra])
+    return [await _delete_if_empty(secondary, queue, dry_run) for queue in extra]
 
 
-async def _drained(
+async def _drain(
     primary: NamespaceConnection,
     secondary: NamespaceConnection,
     primary_name: str,
@@ -124,7 +134,7 @@ async def _drained(
     await Mover(secondary.driver, primary.driver, queues, options).run(once=True)
 
 
-async def _cleaned(
+async def _delete_if_empty(
     secondary: NamespaceConnection, queue: QueueProperties, dry_run: bool
 ) -> dict[str, Any]:
     path = queue.path
@@ -154,7 +164,7 @@ async def _describe_contents(secondary: NamespaceConnection, path: str) -> str:
             hint="Run the command again",
         )
     if found.counts.total:
-        return f"{counted(found.counts.total, 'message')}: run `twinbus syphon`, or add --drain"
+        return f"{plural(found.counts.total, 'message')}: run `twinbus syphon`, or add --drain"
     for where in (path, f"{path}{_DEAD}"):
         receiver = secondary.driver.receiver(where)
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.commands import entity_group
 from twinbus.cli.shared.namespace_options import BACKLOG_QUEUE_COUNT_MAX, PairTarget, with_pair
 from twinbus.cli.shared.output import DryRun, Output, check_output_format, print_result
 from twinbus.cli.shared.values import RATE_PER_S_MIN, rate_between, size_between
@@ -40,7 +40,7 @@ JOURNAL_VARIABLE = "TWINBUS_PAIR_JOURNAL"
 EXIT_ATTENTION = 3
 """Something needs attention; the output lists it."""
 
-pair_app = of.entity_group(
+pair_app = entity_group(
     "pair", "A pair of namespaces: plan, apply, status, failover, restore, hold."
 )
 
@@ -87,9 +87,9 @@ def apply(
 
 def _provision(where: PairTarget, count: int, output: str, *, is_plan: bool) -> None:
     check_output_format(output)
-    from twinbus.cli.pair.execution import applied, planned
+    from twinbus.cli.pair.execution import apply_plan, show_plan
 
-    if not (planned if is_plan else applied)(where, count, output):
+    if not (show_plan if is_plan else apply_plan)(where, count, output):
         raise typer.Exit(EXIT_ATTENTION)
 
 

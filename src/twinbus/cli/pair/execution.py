@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import typer
 
-from twinbus.cli.pair.backlog_cleanup import queues_of
+from twinbus.cli.pair.backlog_cleanup import find_queue_paths
 from twinbus.cli.pair.commands import PreflightOptions
 from twinbus.cli.shared.namespace_options import PairTarget
-from twinbus.cli.shared.output import counted, plain, show_block, show_json, show_records
+from twinbus.cli.shared.output import plain, plural, show_block, show_json, show_records
 from twinbus.cli.syphon.commands import default_state_dir
 from twinbus.common.event_loop import bounded_gather
 from twinbus.errors import (
@@ -50,16 +50,18 @@ from twinbus.pairing.preflight import (
 )
 from twinbus.pairing.provisioning import AT_ONCE_MAX, Provisioned, provision
 
-__all__ = ["StatusOptions", "applied", "planned", "run_preflight", "show_status"]
+__all__ = ["StatusOptions", "apply_plan", "run_preflight", "show_plan", "show_status"]
 
 CHANGE_COLUMNS = ("queue", "what", "why")
 
 
-def planned(where: PairTarget, count: int, output: str) -> bool:
+def show_plan(where: PairTarget, count: int, output: str) -> bool:
     """Print what would be created; True if all queues can be used afterwards."""
 
-    async def look(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
-        async def looked_at(path: str) -> dict[str, Any]:
+    async def check_queues(
+        secondary: NamespaceConnection, name: str, owner: str
+    ) -> list[dict[str, Any]]:
+        async def check_queue(path: str) -> dict[str, Any]:
             found = await secondary.management.get_queue(path)
             if found is None:
                 return _row(path, "would be created")
@@ -72,28 +74,30 @@ def planned(where: PairTarget, count: int, output: str) -> bool:
             return _row(path, "is there", drift)
 
         return await bounded_gather(
-            backlog_paths(name, count), looked_at, concurrency_max=AT_ONCE_MAX
+            backlog_paths(name, count), check_queue, concurrency_max=AT_ONCE_MAX
         )
 
-    return _shown(asyncio.run(_with_secondary(where, look)), output)
+    return _show_rows(asyncio.run(_with_secondary(where, check_queues)), output)
 
 
-def applied(where: PairTarget, count: int, output: str) -> bool:
+def apply_plan(where: PairTarget, count: int, output: str) -> bool:
     """Create the missing queues; True if all queues can be used."""
 
-    async def make(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
+    async def create_queues(
+        secondary: NamespaceConnection, name: str, owner: str
+    ) -> list[dict[str, Any]]:
         manager = NamespaceManager.over(secondary.management, secondary.driver.address)
         done = await provision(
             manager=manager, driver=secondary.driver, primary_name=name, count=count, owner=owner
         )
         return _rows(done)
 
-    return _shown(asyncio.run(_with_secondary(where, make)), output)
+    return _show_rows(asyncio.run(_with_secondary(where, create_queues)), output)
 
 
 async def _with_secondary(where: PairTarget, work: Any) -> list[dict[str, Any]]:
     name = await where.primary_name()
-    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+    async with where.open("primary") as primary, where.open("secondary") as secondary:
         owner = owner_mark(primary.driver.address, name)
         rows: list[dict[str, Any]] = await work(secondary, name, owner)
     return rows
@@ -115,7 +119,7 @@ def _row(queue: str, what: str, why: str = "") -> dict[str, Any]:
     return {"queue": queue, "what": what, "why": why}
 
 
-def _shown(rows: list[dict[str, Any]], output: str) -> bool:
+def _show_rows(rows: list[dict[str, Any]], output: str) -> bool:
     show_records(rows, output, CHANGE_COLUMNS)
     return not any(each["what"] == "cannot be used" for each in rows)
 
@@ -163,9 +167,9 @@ class SyphonState:
 
 def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
     """Print the status of the pair; True if nothing needs attention."""
-    diverted = _diverted(options.journals)
-    syphon = _syphon(options.state)
-    contacts, queues, attention = asyncio.run(_looked(where, options, syphon))
+    diverted = _read_diversions(options.journals)
+    syphon = _read_syphon_state(options.state)
+    contacts, queues, attention = asyncio.run(_collect_status(where, options, syphon))
     attention += [_describe_diversion(each) for each in diverted if each.ended is None]
     backlog = [plain(each) for each in queues]
     if output == "table":
@@ -183,7 +187,7 @@ def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
             show_records(backlog, output, BACKLOG_COLUMNS, numbers_from=1)
         for sentence in attention:
             typer.echo(f"Attention: {sentence}")
-        typer.echo(_waiting(contacts[1], queues))
+        typer.echo(_format_backlog(contacts[1], queues))
     else:
         record = {
             **{each.role: plain(each) for each in contacts},
@@ -196,16 +200,16 @@ def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
     return not attention
 
 
-def _waiting(secondary: Reachability, queues: Sequence[QueueBacklog]) -> str:
-    where = counted(len(queues), "backlog queue")
+def _format_backlog(secondary: Reachability, queues: Sequence[QueueBacklog]) -> str:
+    where = plural(len(queues), "backlog queue")
     known = [each.messages for each in queues if each.messages is not None]
     if not secondary.answers or (queues and not known):
         return "The number of messages in the backlog is unknown"
     rest = f", and {len(queues) - len(known)} could not be read" if len(known) < len(queues) else ""
-    return f"{counted(sum(known), 'message')} in {where}{rest}"
+    return f"{plural(sum(known), 'message')} in {where}{rest}"
 
 
-def _diverted(journals: Sequence[Path]) -> list[Diversion]:
+def _read_diversions(journals: Sequence[Path]) -> list[Diversion]:
     found: list[Diversion] = []
     for path in journals:
         try:
@@ -231,7 +235,7 @@ def _moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _syphon(given: Path | None) -> SyphonState | None:
+def _read_syphon_state(given: Path | None) -> SyphonState | None:
     """The syphon of this machine; None without a state directory."""
     directory = given or default_state_dir()
     if not directory.is_dir():
@@ -247,10 +251,10 @@ def _syphon(given: Path | None) -> SyphonState | None:
     return SyphonState(str(directory), state.is_taken, state.control().is_paused)
 
 
-async def _looked(
+async def _collect_status(
     where: PairTarget, options: StatusOptions, syphon: SyphonState | None
 ) -> tuple[list[Reachability], list[QueueBacklog], list[str]]:
-    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+    async with where.open("primary") as primary, where.open("secondary") as secondary:
         contacts = list(
             await asyncio.gather(_contact("primary", primary), _contact("secondary", secondary))
         )
@@ -258,16 +262,16 @@ async def _looked(
         attention = [_describe_failure(each) for each in contacts if each.says]
         if contacts[1].answers:
             name = await where.primary_name()
-            paths = await queues_of(secondary, name, options.backlog_queue_count)
+            paths = await find_queue_paths(secondary, name, options.backlog_queue_count)
             manager = NamespaceManager.over(secondary.management, secondary.driver.address)
             search = BacklogSearch(secondary.driver.receiver, name)
             reader = BacklogReader(secondary.driver, manager, paths, search=search)
             queues = await reader.read() if paths else []
-            attention += _judged(name, queues)
+            attention += _find_problems(name, queues)
             if syphon is not None and syphon.is_running and syphon.is_paused:
-                attention += _paused(queues, syphon)
+                attention += _check_paused(queues, syphon)
             elif contacts[0].answers:
-                attention += await _unattended(reader, queues, options.watch_s, syphon)
+                attention += await _check_unattended(reader, queues, options.watch_s, syphon)
     return contacts, queues, attention
 
 
@@ -292,13 +296,13 @@ async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
     return Reachability(role, address, True)
 
 
-def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
+def _find_problems(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
     if not queues:
         return [f"No backlog queue of {name!r} found on the secondary: run `twinbus pair apply`"]
     sentences = []
     for each in queues:
         if each.dead_letters:
-            found = counted(each.dead_letters, "message")
+            found = plural(each.dead_letters, "message")
             sentences.append(
                 f"{found} in the dead-letter queue of {each.queue}: "
                 f"run `twinbus dlq show {each.queue} --secondary`"
@@ -309,15 +313,15 @@ def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
     return sentences
 
 
-def _paused(queues: Sequence[QueueBacklog], syphon: SyphonState) -> list[str]:
+def _check_paused(queues: Sequence[QueueBacklog], syphon: SyphonState) -> list[str]:
     waiting = sum(each.messages or 0 for each in queues)
     if not waiting:
         return []
-    found = counted(waiting, "message")
+    found = plural(waiting, "message")
     return [f"{found} in the backlog, and the syphon is paused: run {syphon.resume}"]
 
 
-async def _unattended(
+async def _check_unattended(
     reader: BacklogReader,
     before: Sequence[QueueBacklog],
     watch_s: float,
@@ -337,16 +341,16 @@ async def _unattended(
     if not stuck:
         return []
     waiting = sum(each.messages or 1 for each in stuck)
-    where = counted(len(stuck), "backlog queue")
+    where = plural(len(stuck), "backlog queue")
     then = f" and {syphon.resume}, because it is paused" if syphon and syphon.is_paused else ""
-    found = f"{counted(waiting, 'message')} in {where}"
+    found = f"{plural(waiting, 'message')} in {where}"
     unattended = f"no syphon received the oldest in {watch_s:g} s"
     return [f"{found}, and {unattended}: run `twinbus syphon`{then}"]
 
 
 def run_preflight(where: PairTarget, options: PreflightOptions) -> bool:
     """Check the pair and print the findings; True if it is ready."""
-    report = run_checks(asyncio.run(_observed(where, options)))
+    report = run_checks(asyncio.run(_observe(where, options)))
     if options.output == "table":
         _show(report)
     else:
@@ -354,7 +358,7 @@ def run_preflight(where: PairTarget, options: PreflightOptions) -> bool:
     return report.is_ready
 
 
-async def _observed(where: PairTarget, options: PreflightOptions) -> Observations:
+async def _observe(where: PairTarget, options: PreflightOptions) -> Observations:
     expectation = ExpectedLoad(
         expected_outage_s=options.expected_outage_s,
         rate_per_s=options.rate_per_s,
@@ -363,10 +367,10 @@ async def _observed(where: PairTarget, options: PreflightOptions) -> Observation
         has_syphon=options.has_syphon,
         allow_lossy=options.allow_lossy,
     )
-    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+    async with where.open("primary") as primary, where.open("secondary") as secondary:
         return await collect_observations(
-            _ends(primary),
-            _ends(secondary),
+            _access(primary),
+            _access(secondary),
             expectation=expectation,
             primary_name=where.primary_name_given,
             entities=options.entities,
@@ -375,7 +379,7 @@ async def _observed(where: PairTarget, options: PreflightOptions) -> Observation
         )
 
 
-def _ends(namespace: NamespaceConnection) -> NamespaceAccess:
+def _access(namespace: NamespaceConnection) -> NamespaceAccess:
     return NamespaceAccess(namespace.driver, namespace.management)
 
 
@@ -383,6 +387,6 @@ def _show(report: Report) -> None:
     for each in report.findings:
         fix = f"Fix: {each.fix}" if each.fix else ""
         show_block(each.severity.word, (f"{each.check}: {each.subject}", each.says, fix))
-    problems = counted(report.count(Severity.PROBLEM), "problem")
-    warnings = counted(report.count(Severity.WARNING), "warning")
+    problems = plural(report.count(Severity.PROBLEM), "problem")
+    warnings = plural(report.count(Severity.WARNING), "warning")
     typer.echo(f"{'Ready' if report.is_ready else 'Not ready'}: {problems}, {warnings}")

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from twinbus.cli.shared.namespace_options import reference_of
+from twinbus.cli.shared.namespace_options import parse_reference
 from twinbus.common.connection_string import ConnectionString, parse_connection_string
 from twinbus.common.sas_token import make_token
 from twinbus.errors import ConfigurationError, TwinbusError
@@ -97,7 +97,7 @@ class AdminClient:
                 "A connection string with the Manage claim is required",
                 hint=f"Set {CONNECTION_STRING_VARIABLES[1]} or add --connection-string",
             )
-        text = reference_of(connection_string).connection_string
+        text = parse_reference(connection_string).connection_string
         assert text is not None  # A given reference always has a connection string.
         return cls(url, parse_connection_string(text), namespace=namespace)
 

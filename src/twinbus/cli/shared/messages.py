@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SUBSCRIPTIONS",
     "MessageSource",
-    "record_of_message",
+    "parse_source",
     "show_message_records",
     "show_messages",
-    "source_of",
     "split_subscription",
+    "to_message_record",
 ]
 
 SUBSCRIPTIONS: Final = "/subscriptions/"
@@ -70,7 +70,7 @@ class MessageSource:
             else repr(self.entity)
         )
 
-    async def described(
+    async def get_properties(
         self, management: AdministrationClient
     ) -> QueueProperties | SubscriptionProperties:
         """Its properties; raises EntityNotFound."""
@@ -98,7 +98,7 @@ def split_subscription(path: str) -> tuple[str, str] | None:
     return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else None
 
 
-def source_of(path: str, *, dead_letters: bool = False) -> MessageSource:
+def parse_source(path: str, *, dead_letters: bool = False) -> MessageSource:
     """The source with this path; raises InvalidEntityPath."""
     address = parse_address(path)
     if address.node != "entity" or address.sub_queue == "transfer-dead-letter":
@@ -129,7 +129,7 @@ _TEXTS: Final = (
 )
 
 
-def record_of_message(delivered: ReceivedMessage) -> dict[str, Any]:
+def to_message_record(delivered: ReceivedMessage) -> dict[str, Any]:
     """All fields of a message. A body that is not UTF-8 is in ``body_base64``."""
     from twinbus.encoding.brokered_message import decode_message
     from twinbus.mover.planning.deferred_messages import read_message_state
@@ -168,7 +168,7 @@ def show_messages(
     found: Sequence[ReceivedMessage], output: str, *, as_dead_letters: bool = False
 ) -> None:
     """Print messages as a table, a JSON list or JSON lines."""
-    records = [record_of_message(each) for each in found]
+    records = [to_message_record(each) for each in found]
     show_message_records(records, output, DEAD_COLUMNS if as_dead_letters else COLUMNS)
 
 

@@ -43,7 +43,7 @@ __all__ = [
     "CaFile",
     "NamespaceTarget",
     "PairTarget",
-    "reference_of",
+    "parse_reference",
     "run_with_namespace",
     "with_namespace",
     "with_pair",
@@ -135,7 +135,7 @@ class NamespaceTarget:
     def role(self) -> Role:
         return "secondary" if self.secondary else "primary"
 
-    def opened(self) -> AbstractAsyncContextManager[NamespaceConnection]:
+    def open(self) -> AbstractAsyncContextManager[NamespaceConnection]:
         """Connect over AMQP and HTTP."""
         if self.ca_file is not None and not self.ca_file.is_file():
             # A connection without TLS would ignore it.
@@ -164,10 +164,10 @@ class NamespaceTarget:
                 "--secondary and --connection-string exclude each other",
                 hint="Remove --secondary or --connection-string",
             )
-        return reference_of(self.connection_string)
+        return parse_reference(self.connection_string)
 
 
-def reference_of(text: str) -> NamespaceReference:
+def parse_reference(text: str) -> NamespaceReference:
     """The value of --connection-string: a variable, a file, or the text."""
     from twinbus.pairing.client.environment import NamespaceReference
 
@@ -199,11 +199,11 @@ def run_with_namespace(
     """Open the namespace, call ``ask`` with it, close it; the result of ``ask``."""
     import asyncio
 
-    async def opened() -> T:
-        async with where.opened() as namespace:
+    async def call() -> T:
+        async with where.open() as namespace:
             return await ask(namespace)
 
-    return asyncio.run(opened())
+    return asyncio.run(call())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class PairTarget:
     primary_administration_port: int | None = None
     secondary_administration_port: int | None = None
 
-    def opened(self, role: Role) -> AbstractAsyncContextManager[NamespaceConnection]:
+    def open(self, role: Role) -> AbstractAsyncContextManager[NamespaceConnection]:
         is_secondary = role == "secondary"
         given = self.secondary if is_secondary else self.primary
         return NamespaceTarget(
@@ -227,21 +227,21 @@ class PairTarget:
             administration_port=self.secondary_administration_port
             if is_secondary
             else self.primary_administration_port,
-        ).opened()
+        ).open()
 
     async def primary_name(self) -> str:
         """The primary's name in the paths of its backlog queues. It is requested from the primary
         only if neither --primary-name nor the host contains it; if the primary does not respond,
         it is read from the marks of the backlog queues."""
-        from twinbus.cli.pair.backlog_cleanup import name_in_backlog
+        from twinbus.cli.pair.backlog_cleanup import find_primary_name
         from twinbus.errors import ServiceError
 
-        async with self.opened("primary") as primary, self.opened("secondary") as secondary:
+        async with self.open("primary") as primary, self.open("secondary") as secondary:
             _check_apart(primary, secondary)
             try:
                 return await primary.primary_name(self.primary_name_given)
             except ServiceError:
-                return await name_in_backlog(primary, secondary)
+                return await find_primary_name(primary, secondary)
 
 
 def _check_apart(primary: NamespaceConnection, secondary: NamespaceConnection) -> None:

@@ -35,8 +35,8 @@ __all__ = [
     "Yes",
     "check_output_format",
     "confirm",
-    "counted",
     "plain",
+    "plural",
     "print_result",
     "show_block",
     "show_json",
@@ -169,7 +169,7 @@ def check_output_format(output: str) -> None:
         )
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """``1 message``, ``2,000 messages``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 

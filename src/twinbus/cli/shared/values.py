@@ -16,9 +16,9 @@ __all__ = [
     "RATE_PER_S_MIN",
     "count",
     "moment",
+    "parse_settings",
     "rate_between",
     "rate_per_s",
-    "settings_in",
     "size_between",
     "size_bytes",
 ]
@@ -104,7 +104,7 @@ def count(text: str) -> int:
     return int(number)
 
 
-def settings_in(option: str, texts: Iterable[str]) -> dict[str, Any]:
+def parse_settings(option: str, texts: Iterable[str]) -> dict[str, Any]:
     """``NAME=TEXT`` is a text, ``NAME:=3`` a number, ``NAME:=true`` a boolean."""
     found: dict[str, Any] = {}
     for text in texts:

@@ -300,12 +300,12 @@ def _run_here(options: SyphonOptions) -> int:
 
 def _run_on_spark(options: SyphonOptions) -> int:
     from twinbus.cli.syphon.spark_session import PendingSparkSession
-    from twinbus.cli.syphon.summary import named
+    from twinbus.cli.syphon.summary import resolve_namespace
     from twinbus.pairing.client.environment import ROLES
 
     # A missing connection string is reported before a JVM starts.
     for role in ROLES:
-        named(role, options)
+        resolve_namespace(role, options)
     session = PendingSparkSession(options.master, options.tasks)
     from twinbus.cli.syphon.run_on_spark import run_on_spark
 

@@ -26,8 +26,8 @@ from twinbus.cli.syphon.summary import (
     exit_code,
     find_backlog,
     foreign_warning,
-    opened,
-    progress_shown,
+    open_role,
+    show_progress_bar,
     show_summary,
 )
 from twinbus.common.event_loop import run
@@ -104,15 +104,15 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 async def _syphon(options: SyphonOptions) -> int:
     async with AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(opened(role, options)) for role in ROLES
+            await stack.enter_async_context(open_role(role, options)) for role in ROLES
         ]
         found = await find_backlog(primary, secondary, options)
-        summary = await _moved(primary, secondary, found, options)
+        summary = await _move(primary, secondary, found, options)
     show_summary(summary, options.output)
     return exit_code(summary)
 
 
-async def _moved(
+async def _move(
     primary: NamespaceConnection,
     secondary: NamespaceConnection,
     found: Found,
@@ -131,12 +131,12 @@ async def _moved(
                 secondary.driver.receiver, found.primary_name, secondary.management.list_queues
             ),
         )
-        handler.on_trouble = mover.stop
-        asked = _stop_on_signals(mover)
+        handler.on_write_error = mover.stop
+        stop_requested = _stop_on_signals(mover)
         began_s = time.monotonic()
         report = await (mover.dry_run() if options.dry_run else mover.run(once=options.once))
-        if handler.trouble is not None:
-            raise handler.trouble
+        if handler.write_error is not None:
+            raise handler.write_error
     tally = report.receipt_counts
     return Summary(
         counts=tally.counts,
@@ -144,7 +144,7 @@ async def _moved(
         set_aside_count=mover.deferred_count,
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
-        was_cut_short=options.once and asked.is_set(),
+        was_cut_short=options.once and stop_requested.is_set(),
     )
 
 
@@ -167,32 +167,32 @@ def _mover_options(
 
 def _stop_on_signals(mover: Mover) -> asyncio.Event:
     """An event that is set by SIGINT or SIGTERM."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
-        asked.set()
+        stop_requested.set()
         mover.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process.
             loop.add_signal_handler(number, stop)
-    return asked
+    return stop_requested
 
 
 class _ReceiptHandler:
     """Writes the receipts and shows the progress, chunk by chunk."""
 
     def __init__(self, stack: ExitStack, options: SyphonOptions, waiting: int | None) -> None:
-        self.trouble: TwinbusError | None = None
+        self.write_error: TwinbusError | None = None
         """Why receipts could not be written; without them the mover is stopped."""
-        self.on_trouble: Callable[[], object] = lambda: None
+        self.on_write_error: Callable[[], object] = lambda: None
         self._file = None
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
         self._counts: Counter[ReceiptOutcome] = Counter()
         self._foreign: set[str] = set()
         """The marks of other pairs that were found."""
-        self._show = stack.enter_context(progress_shown(options.output, waiting))
+        self._show = stack.enter_context(show_progress_bar(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:
         self._counts.update(each.outcome for each in receipts)
@@ -200,9 +200,9 @@ class _ReceiptHandler:
             self._foreign.add(owner)
             typer.echo(foreign_warning(owner), err=True)
         self._show(done_count(self._counts))
-        if self._file is not None and self.trouble is None:
+        if self._file is not None and self.write_error is None:
             try:
                 self._file.write(receipts)
             except TwinbusError as error:
-                self.trouble = error
-                self.on_trouble()
+                self.write_error = error
+                self.on_write_error()

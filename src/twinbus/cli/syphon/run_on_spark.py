@@ -30,9 +30,9 @@ from twinbus.cli.syphon.summary import (
     exit_code,
     find_backlog,
     foreign_warning,
-    named,
-    opened,
-    progress_shown,
+    open_role,
+    resolve_namespace,
+    show_progress_bar,
     show_summary,
     spool_file,
 )
@@ -57,16 +57,16 @@ LOOK_INTERVAL_S: Final = 0.2
 def run_on_spark(options: SyphonOptions, session: PendingSparkSession) -> int:
     """Move messages until the backlog is empty or Ctrl-C; the exit code."""
     try:
-        found = asyncio.run(_found(options))
+        found = asyncio.run(_find(options))
         return _run(session.get(), found, options)
     finally:
         session.stop()
 
 
-async def _found(options: SyphonOptions) -> Found:
+async def _find(options: SyphonOptions) -> Found:
     async with AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(opened(role, options)) for role in ROLES
+            await stack.enter_async_context(open_role(role, options)) for role in ROLES
         ]
         return await find_backlog(primary, secondary, options)
 
@@ -88,7 +88,7 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
         )
         if syphon.state.control().is_paused and not options.dry_run:
             typer.echo("twinbus: The syphon is paused. Run `twinbus syphon resume`.", err=True)
-        with progress_shown(options.output, found.waiting) as show:
+        with show_progress_bar(options.output, found.waiting) as show:
             _follow(syphon, show, is_stopping)
         syphon.stop()
     summary = _summary(
@@ -164,7 +164,7 @@ def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
     ca_file = None if options.ca_file is None else str(Path(options.ca_file).resolve())
     if role == "secondary" and options.spool is not None:
         return NamespaceRef.of_file(spool_file(options.spool))
-    found = named(role, options)
+    found = resolve_namespace(role, options)
     if found.connection_string is not None:
         return NamespaceRef(RefKind.ENV, found.source, ca_file, options.administration_port)
     host = str(found.fully_qualified_namespace)

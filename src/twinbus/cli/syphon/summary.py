@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import typer
 
-from twinbus.cli.pair.backlog_cleanup import backlog_path_of
-from twinbus.cli.shared.namespace_options import reference_of
+from twinbus.cli.pair.backlog_cleanup import try_parse_backlog_path
+from twinbus.cli.shared.namespace_options import parse_reference
 from twinbus.cli.shared.output import show_table
 from twinbus.cli.syphon.commands import EXIT_LEFT, SyphonOptions
 from twinbus.common.entity_path import backlog_prefix
@@ -39,9 +39,9 @@ __all__ = [
     "exit_code",
     "find_backlog",
     "foreign_warning",
-    "named",
-    "opened",
-    "progress_shown",
+    "open_role",
+    "resolve_namespace",
+    "show_progress_bar",
     "show_summary",
     "spool_file",
 ]
@@ -60,10 +60,10 @@ class Found:
     """Messages in all of them; None if unknown."""
 
 
-def named(role: Role, options: SyphonOptions) -> NamespaceReference:
+def resolve_namespace(role: Role, options: SyphonOptions) -> NamespaceReference:
     """The namespace of the environment, or the spool."""
     if role == "secondary" and options.spool is not None:
-        return reference_of(f"file:{spool_file(options.spool)}")
+        return parse_reference(f"file:{spool_file(options.spool)}")
     return require_namespace(os.environ, role)
 
 
@@ -72,10 +72,12 @@ def spool_file(spool: Path) -> Path:
     return spool.absolute() / CONNECTION_STRING_FILE
 
 
-def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[NamespaceConnection]:
+def open_role(
+    role: Role, options: SyphonOptions
+) -> AbstractAsyncContextManager[NamespaceConnection]:
     """Connect to a namespace over AMQP and HTTP."""
     return open_namespace(
-        named(role, options),
+        resolve_namespace(role, options),
         ca_file=options.ca_file,
         administration_port=options.administration_port,
         metering=options.metering,
@@ -98,7 +100,7 @@ async def find_backlog(
         listed = [queue async for queue in secondary.management.list_queues(prefix)]
     except AccessRefused:
         return Found(name, await _search(secondary, name), None)
-    found = [queue for queue in listed if backlog_path_of(queue.path) is not None]
+    found = [queue for queue in listed if try_parse_backlog_path(queue.path) is not None]
     if not found:
         raise NoBacklogQueue(
             f"No backlog queue of {name!r} found on the secondary",
@@ -224,7 +226,7 @@ def show_summary(summary: Summary, output: str) -> None:
 
 
 @contextmanager
-def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
+def show_progress_bar(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
     """A function to call with the number of messages removed from the backlog so far: a progress
     bar with the remaining time if the number of ``waiting`` messages is known, else a count."""
     if output != "table" or not sys.stderr.isatty():

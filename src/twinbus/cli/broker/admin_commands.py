@@ -70,7 +70,10 @@ def add(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Switch a fault on."""
+    """Switch a fault on.
+
+    Requires the Manage claim.
+    """
     options: dict[str, Any] = {"how": how, "id": name, **_settings(option or [])}
     if lasts is not None:
         options["lasts_s"] = seconds(lasts)
@@ -98,7 +101,10 @@ def list_faults(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """List the faults that are switched on, their remaining time and their number of hits."""
+    """List the faults that are switched on, their remaining time and their number of hits.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     _show(client.get(client.in_namespace("faults")), output)
@@ -113,7 +119,10 @@ def clear(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Switch one fault off, or all faults."""
+    """Switch one fault off, or all faults.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     if dry_run:
@@ -162,7 +171,10 @@ def stop(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Stop a namespace; the other namespaces of the broker keep running."""
+    """Stop a namespace; the other namespaces of the broker keep running.
+
+    Requires the Manage claim.
+    """
     _whole_namespace("stop", "stopped", dry_run, output, (admin, connection_string, namespace))
 
 
@@ -174,7 +186,10 @@ def start(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Start a stopped namespace."""
+    """Start a stopped namespace.
+
+    Requires the Manage claim.
+    """
     _whole_namespace("start", "started", dry_run, output, (admin, connection_string, namespace))
 
 

@@ -87,7 +87,9 @@ def cost_estimate(
     ] = "1m",
     failover: Annotated[
         str,
-        typer.Option(help="Failover interval: failing time before diversion.", metavar="TIME"),
+        typer.Option(
+            help="Failover interval: time of failing sends before diversion.", metavar="TIME"
+        ),
     ] = "1m",
     batch: Annotated[int, typer.Option(help="Number of messages per call of the syphon.")] = 100,
     used: Annotated[

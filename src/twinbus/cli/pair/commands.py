@@ -78,9 +78,10 @@ def apply(
 
     Existing queues are used as they are; they are not changed or deleted. An application with the
     Manage claim on the secondary creates them itself; for other applications run this command
-    first. Requires the Manage claim on the secondary.
+    first. Creating queues requires the Manage claim on the secondary.
 
-    Exit codes: 0 all queues exist, 1 the command failed, 2 wrong usage, 3 some cannot be used.
+    Exit codes: 0 all queues can be used, 1 no queue can be used or the command failed, 2 wrong
+    usage, 3 some queues cannot be used.
     """
     _provision(where, backlog_queue_count, output, is_plan=dry_run)
 
@@ -202,7 +203,7 @@ def restore(
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
-    """Send an entity to the primary again, and end a hold."""
+    """Send the messages of an entity to the primary again, and end a hold."""
     _write_command(control, path, "restore", output, is_held=False, group=group, dry_run=dry_run)
 
 

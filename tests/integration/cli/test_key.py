@@ -102,14 +102,14 @@ def test_a_rule_of_the_namespace_is_made_and_deleted(
     clerk("send", "orders", "x")
     clerk.refused("queue", "create", "another")
     assert {"name": "clerk", "rights": ["Send", "Listen"]} in typed_there.json("key", "list")
-    assert "exists already" in typed_there.refused(*create, "--save", str(saved))
+    assert str(saved) in typed_there.refused(*create, "--save", str(saved))
     assert "exists already" in typed_there.refused(*create, "--show-keys")
 
     assert "--yes" in typed_there.refused("key", "delete", "clerk")
     assert typed_there.json("key", "delete", "clerk", "--dry-run")["would_delete"]
     assert typed_there.json("key", "delete", "CLERK", "--yes")["deleted"]["rule"] == "clerk"
     clerk.refused("send", "orders", "x")
-    assert "It has RootManageSharedAccessKey" in typed_there.refused("key", "delete", "clerk")
+    assert "RootManageSharedAccessKey" in typed_there.refused("key", "delete", "clerk")
 
 
 def test_new_keys_are_shown_when_that_is_asked_for(typed_there: Any) -> None:

@@ -162,7 +162,7 @@ def test_receipts_alone_are_a_beginning(spark: SparkSession, logs: Path) -> None
 
     assert result.exit_code == 0
     assert "The books of home close: 1 sent, 1 of them unproven, none missing." in result.stdout
-    assert "Used: receipts." in result.stdout
+    assert "Sources: receipts." in result.stdout
     assert "Without the audit log of the primary nobody knows" in result.stdout
 
 

@@ -249,7 +249,8 @@ def test_whatever_goes_wrong_is_no_verdict(tmp_path: Path, monkeypatch: pytest.M
     result = CliRunner().invoke(app, ["cost", "reconcile", "--primary-logs", str(tmp_path)])
 
     assert result.exit_code == 2
-    assert result.stderr == ("twinbus: the books could not be read to the end: KeyError: 'place'\n")
+    assert result.stderr.startswith("twinbus: ")
+    assert result.stderr.endswith(": KeyError: 'place'\n")
 
 
 def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def reconcile(
 def _sentence(error: Exception) -> str:
     if isinstance(error, TwinbusError):
         return str(error)
-    return f"Reconciliation failed: {type(error).__name__}: {error}"
+    return f"Reconciliation could not be completed: {type(error).__name__}: {error}"
 
 
 def _require_path(path: Path | None) -> Path | None:

@@ -255,7 +255,7 @@ def test_case_179_serve_takes_the_descriptors_there_are(tmp_path: Path) -> None:
     told, log, got = served(tmp_path, (256, hard))
 
     assert got == [hard, hard]
-    assert f"Descriptors: {hard}" in log
+    assert f"descriptors: {hard}" in log
     assert (told["connections_max"], told["strangers_max"]) == (5_000, 512)
     assert "Raise the limit" not in log
 

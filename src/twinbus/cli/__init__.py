@@ -1,9 +1,18 @@
-"""The ``twinbus`` command: parse, ask, render.
+"""The ``twinbus`` command: its groups, the global options and the handling of errors.
 
-Exit codes: 0 done, 1 the command failed with a sentence on standard error, 2 wrong usage: a command
-line that cannot be parsed, or a value or setting that cannot be used.
+    broker      serve, reset, doctor, fault
+    entities    queue, topic, subscription, rule, key
+    messages    send, receive, peek, dlq
+    pair        pair, preflight, backlog
+    syphon      syphon and its subcommands
+    cost        cost estimate, report, reconcile
+    demo        demo
+    shared      options, values, output, and the client of a broker's HTTP API
 
-Rule 1: an error is a sentence, never a traceback, unless ``--debug`` asks for one.
+Exit codes: 0 done, 1 the command failed with one sentence on standard error, 2 wrong usage: a
+command line that cannot be parsed, or a value or setting that cannot be used.
+
+Rule 1: an error is printed as a sentence; the traceback is printed only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -49,7 +58,7 @@ app = typer.Typer(
 
 @dataclass(slots=True)
 class GlobalOptions:
-    """What was said before the command's name, for whoever called it."""
+    """The options before the command's name."""
 
     debug: bool = False
 
@@ -65,11 +74,11 @@ def _common(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from (traceback).")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Messaging that keeps accepting messages while its broker is down."""
     if isinstance(context.obj, GlobalOptions):
@@ -85,7 +94,7 @@ app.command()(send)
 app.command()(receive)
 app.command()(peek)
 app.add_typer(syphon_app)
-for nouns in (
+for group in (
     queue_app,
     topic_app,
     subscription_app,
@@ -95,35 +104,35 @@ for nouns in (
     backlog_app,
     key_app,
 ):
-    app.add_typer(nouns)
+    app.add_typer(group)
 app.add_typer(fault_app)
 app.add_typer(cost_app)
 
 
 def main() -> None:
-    """Run the command; an error is a sentence, never a traceback."""
-    wishes = GlobalOptions()
+    """Run the command, and print an error as a sentence."""
+    options = GlobalOptions()
     try:
-        app(obj=wishes, prog_name="twinbus")
+        app(obj=options, prog_name="twinbus")
     except TwinbusError as error:
-        # What somebody else has already could have been used.
+        # A name or port that is in use is a valid value.
         is_taken = isinstance(error, EntityExists | PortTaken)
         is_usage = isinstance(error, ConfigurationError) and not is_taken
-        _fail(wishes, str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
+        _fail(options, str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            _fail(wishes, "there is no space left where this writes. Make room.", EXIT_FAILED)
-        # Nobody has thought of it; its text might hold anything, so only its kind is told.
+            _fail(options, "No space left on the disk. Free disk space.", EXIT_FAILED)
+        # An unexpected error. Its text could contain a secret, so only its class is printed.
         _fail(
-            wishes,
-            f"something went wrong that should not ({type(error).__name__}). "
-            "Run it again as `twinbus --debug …` and report what that shows.",
+            options,
+            f"Unexpected error ({type(error).__name__}). "
+            "Run the command again as `twinbus --debug …` and report its output.",
             EXIT_FAILED,
         )
 
 
-def _fail(wishes: GlobalOptions, sentence: str, exit_code: int) -> None:
-    if wishes.debug:
+def _fail(options: GlobalOptions, sentence: str, exit_code: int) -> None:
+    if options.debug:
         traceback.print_exc()
     typer.echo(f"twinbus: {sentence}", err=True)
     sys.exit(exit_code)

@@ -23,7 +23,7 @@ def test_a_queue_is_created_shown_listed_and_deleted(typed: Any) -> None:
     ]  # fmt: skip
     would = typed.json("queue", "create", "orders", *options, "--dry-run")["would_create"]
     assert typed.json("queue", "list") == []
-    assert typed("queue", "create", "orders", *options) == "the queue 'orders' was created\n"
+    assert typed("queue", "create", "orders", *options) == "Queue 'orders' was created\n"
 
     shown = typed.json("queue", "show", "orders")
     would.pop("max_message_size_in_kilobytes")  # Left to the service.
@@ -98,26 +98,26 @@ def test_rules_choose_what_a_subscription_takes(typed: Any, servicebus: Namespac
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["queue", "show", "missing"], "no queue 'missing'"),
-        (["queue", "delete", "missing", "--yes"], "no queue 'missing'"),
-        (["queue", "purge", "missing", "--yes"], "no queue 'missing'"),
-        (["queue", "create", "there"], "already exists"),
-        (["queue", "create", "there", "--dry-run"], "is taken"),
-        (["queue", "create", "a//b"], "double slash"),
+        (["queue", "show", "missing"], "Queue 'missing'"),
+        (["queue", "delete", "missing", "--yes"], "Queue 'missing'"),
+        (["queue", "purge", "missing", "--yes"], "Queue 'missing'"),
+        (["queue", "create", "there"], "exists already"),
+        (["queue", "create", "there", "--dry-run"], "queue 'there'"),
+        (["queue", "create", "a//b"], "two in a row"),
         (["queue", "create", "x", "--lock-duration", "soon"], "is not a time"),
         (["queue", "create", "x", "--lock-duration", "3h"], "refused to create"),
-        (["queue", "create", "x", "--status", "asleep"], "--status cannot be 'asleep'"),
-        (["queue", "list", "--output", "yaml"], "--output cannot be 'yaml'"),
-        (["topic", "show", "missing"], "no topic"),
-        (["subscription", "show", "news", "missing"], "no subscription"),
+        (["queue", "create", "x", "--status", "asleep"], "--status: 'asleep'"),
+        (["queue", "list", "--output", "yaml"], "--output: 'yaml'"),
+        (["topic", "show", "missing"], "Topic 'missing'"),
+        (["subscription", "show", "news", "missing"], "Subscription 'missing'"),
         (["subscription", "create", "missing", "a"], "refused to create"),
-        (["rule", "show", "news", "all", "missing"], "no rule"),
-        (["rule", "create", "news", "all", "r"], "rule needs one filter"),
+        (["rule", "show", "news", "all", "missing"], "Rule 'missing'"),
+        (["rule", "create", "news", "all", "r"], "one filter"),
         (["rule", "create", "news", "all", "r", "--sql", "a = 1", "--every"], "one filter"),
         (["rule", "create", "news", "all", "r", "--sql", "a = = 1"], "refused to create"),
-        (["rule", "create", "news", "all", "r", "--equals", "x=1"], "cannot compare 'x'"),
-        (["rule", "create", "news", "all", "r", "--property", "x:=[1]"], "is no number"),
-        (["rule", "create", "news", "all", "r", "--property", "x"], "no name and value"),
+        (["rule", "create", "news", "all", "r", "--equals", "x=1"], "name 'x'"),
+        (["rule", "create", "news", "all", "r", "--property", "x:=[1]"], "'x:=[1]'"),
+        (["rule", "create", "news", "all", "r", "--property", "x"], "--property: 'x'"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(
@@ -163,10 +163,10 @@ def test_a_namespace_can_be_named_in_four_ways(
     [
         ([], "does not name the primary"),
         (["--secondary"], "does not name the secondary"),
-        (["--connection-string", "env:NOTHING"], "no connection string in 'NOTHING'"),
-        (["--connection-string", "file:/no/such"], "cannot be read: No such file"),
+        (["--connection-string", "env:NOTHING"], "'NOTHING'"),
+        (["--connection-string", "file:/no/such"], "No such file"),
         (["--connection-string", "nonsense"], "connection string"),
-        (["--connection-string", "nonsense", "--secondary"], "Leave one of them out"),
+        (["--connection-string", "nonsense", "--secondary"], "--secondary and --connection-string"),
     ],
 )
 def test_a_namespace_that_is_not_named_is_said_so(
@@ -180,6 +180,6 @@ def test_a_dry_run_knows_that_a_name_is_taken(typed: Any, servicebus: NamespaceF
     servicebus.queue("orders")
     servicebus.topic("events")
     for noun, name in (("queue", "orders"), ("queue", "events"), ("topic", "orders")):
-        assert "is taken" in typed.refused(noun, "create", name, "--dry-run")
+        assert f"{name!r}: the name is in use" in typed.refused(noun, "create", name, "--dry-run")
     told = typed.refused("queue", "create", "events")
     assert "'events' already exists" in told

@@ -80,7 +80,7 @@ def test_a_rule_of_the_namespace_is_made_and_deleted(
     """M6: its connection string opens what its claims say, until it is deleted."""
     typed_there("queue", "create", "orders")
     create = ("key", "create", "clerk", "--claims", "send, Listen")
-    assert "told once" in typed_there.refused(*create)
+    assert "only once" in typed_there.refused(*create)
     assert typed_there.json(*create, "--dry-run")["would_create"]["claims"] == ["Send", "Listen"]
     assert [each["name"] for each in typed_there.json("key", "list")] == [
         "RootManageSharedAccessKey"
@@ -102,14 +102,14 @@ def test_a_rule_of_the_namespace_is_made_and_deleted(
     clerk("send", "orders", "x")
     clerk.refused("queue", "create", "another")
     assert {"name": "clerk", "rights": ["Send", "Listen"]} in typed_there.json("key", "list")
-    assert "exists already" in typed_there.refused(*create, "--save", str(saved))
+    assert str(saved) in typed_there.refused(*create, "--save", str(saved))
     assert "exists already" in typed_there.refused(*create, "--show-keys")
 
     assert "--yes" in typed_there.refused("key", "delete", "clerk")
     assert typed_there.json("key", "delete", "clerk", "--dry-run")["would_delete"]
     assert typed_there.json("key", "delete", "CLERK", "--yes")["deleted"]["rule"] == "clerk"
     clerk.refused("send", "orders", "x")
-    assert "It has RootManageSharedAccessKey" in typed_there.refused("key", "delete", "clerk")
+    assert "RootManageSharedAccessKey" in typed_there.refused("key", "delete", "clerk")
 
 
 def test_new_keys_are_shown_when_that_is_asked_for(typed_there: Any) -> None:
@@ -118,7 +118,7 @@ def test_new_keys_are_shown_when_that_is_asked_for(typed_there: Any) -> None:
     created = typed_there.json(*create)["created"]
     assert created["primary_key"] in created["connection_string"]
     assert created["secondary_key"] not in (created["primary_key"], "")
-    assert "cannot be 'Look'" in typed_there.refused("key", "create", "x", "--claims", "Send,Look")
+    assert "--claims: 'Look'" in typed_there.refused("key", "create", "x", "--claims", "Send,Look")
     assert "Manage" in typed_there.refused("key", "delete", "RootManageSharedAccessKey", "--yes")
 
 
@@ -127,8 +127,8 @@ def test_new_keys_are_shown_when_that_is_asked_for(typed_there: Any) -> None:
     [
         (["key", "list"], "whole namespace"),
         (["key", "list", "missing"], "missing"),
-        (["key", "rotate", "orders", "nobody", "--yes"], "It has sender"),
-        (["key", "rotate", "orders", "sender", "--which", "third"], "--which cannot be 'third'"),
+        (["key", "rotate", "orders", "nobody", "--yes"], "sender"),
+        (["key", "rotate", "orders", "sender", "--which", "third"], "--which: 'third'"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(

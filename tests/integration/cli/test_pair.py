@@ -90,9 +90,9 @@ def test_a_secondary_that_refuses_us_is_told_as_such(
     status = ("pair", "status", "--secondary", "env:WRONG", "--backlog-queue-count", "1")
     code, found = answered(typed_pair, *status)
     assert code == EXIT_ATTENTION and found["secondary"]["answers"]
-    assert found["attention"][0].startswith("the secondary refuses us: ")
+    assert found["attention"][0].startswith("The secondary refused ")
     shown = CliRunner().invoke(app, list(status), env=typed_pair.environment).stdout
-    assert "what waits in the backlog is not known" in shown
+    assert "backlog is unknown" in shown
 
 
 def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: NamespacePairFixture) -> None:
@@ -113,7 +113,7 @@ def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: NamespacePairFix
     assert code == EXIT_ATTENTION and found["backlog"][1]["messages"] == 1
     assert found["backlog"][1]["oldest_age_s"] >= 0
     (sentence,) = found["attention"]
-    assert "1 message in 1 backlog queue, and nobody" in sentence and "syphon" in sentence
+    assert "1 message in 1 backlog queue, and no syphon" in sentence and "syphon" in sentence
 
     with servicebus_pair.outage():
         # The backlog queues name the primary that they belong to.
@@ -121,10 +121,10 @@ def test_the_status_of_a_pair(typed_pair: Any, servicebus_pair: NamespacePairFix
         assert code == EXIT_ATTENTION and not found["primary"]["answers"]
         # That nobody brings messages home to a primary that is away is as it should be
         assert len(found["attention"]) == 1
-        assert "does not answer" in found["attention"][0]
+        assert "The primary is unreachable" in found["attention"][0]
         assert [each["messages"] for each in typed_pair.json("backlog", "list")] == [0, 1]
     result = CliRunner().invoke(app, list(status), env=typed_pair.environment)
-    assert "look at this" in result.stdout and result.exit_code == EXIT_ATTENTION
+    assert "Attention: " in result.stdout and result.exit_code == EXIT_ATTENTION
 
 
 def test_a_primary_whose_queues_do_not_name_it_must_be_named(
@@ -162,8 +162,8 @@ def test_the_status_knows_what_the_journals_say(
     assert diverted["path"] == "orders" and diverted["reason"] == "lost"
     assert diverted["since"] == "2026-03-01T12:01:00+00:00"
     (sentence,) = found["attention"]
-    assert sentence.startswith("'orders' is diverted since 2026-03-01 12:01:00 UTC")
-    assert sentence.endswith("last heard of at 2026-03-01 12:03:00 UTC: lost")
+    assert sentence.startswith("'orders' has been diverted since 2026-03-01 12:01:00 UTC")
+    assert sentence.endswith("last event at 2026-03-01 12:03:00 UTC: lost")
 
     shown = CliRunner().invoke(app, list(status), env=typed_pair.environment).stdout
     assert "orders" in shown and "lost" in shown
@@ -243,7 +243,7 @@ def test_a_cleanup_deletes_extra_queues_and_no_message(
     assert code == EXIT_ATTENTION and told(rows) == {"2": "would be deleted", "3": "left"}
     code, rows = answered(typed_pair, *cleanup, "--yes")
     assert code == EXIT_ATTENTION and told(rows) == {"2": "deleted", "3": "left"}
-    assert "1 message in it" in rows[1]["why"]
+    assert "1 message: " in rows[1]["why"]
     listed = typed_pair.json("backlog", "list")
     assert [each["index"] for each in listed] == [0, 1, 3]
 
@@ -266,7 +266,7 @@ def test_a_message_that_comes_while_a_queue_is_cleaned_up_keeps_it(
         looks.append(servicebus_pair.secondary.machine(path).description.status.value)
         return "a message came" if len(looks) == 2 else ""
 
-    monkeypatch.setattr(backlog_cleanup, "_held", held)
+    monkeypatch.setattr(backlog_cleanup, "_describe_contents", held)
     code, rows = answered(typed_pair, "backlog", "cleanup", "--backlog-queue-count", "1", "--yes")
     assert code == EXIT_ATTENTION and told(rows) == {"1": "left"}
     assert looks == ["Active", "SendDisabled"]
@@ -277,11 +277,11 @@ def test_a_message_that_comes_while_a_queue_is_cleaned_up_keeps_it(
     ("arguments", "words"),
     [
         (["pair", "plan", "--primary-name", "a/b"], "name of a namespace"),
-        (["pair", "plan", "--secondary", "env:NOTHING"], "no connection string in 'NOTHING'"),
+        (["pair", "plan", "--secondary", "env:NOTHING"], "'NOTHING'"),
         (["pair", "status", "--watch", "long"], "is not a time"),
-        (["pair", "apply", "--output", "xml"], "--output cannot be 'xml'"),
+        (["pair", "apply", "--output", "xml"], "--output: 'xml'"),
         (["backlog", "show", "7"], "x-servicebus-transfer/7"),
-        (["backlog", "cleanup", "--backlog-queue-count", "1", "--drain", "--dry-run"], "moves"),
+        (["backlog", "cleanup", "--backlog-queue-count", "1", "--drain", "--dry-run"], "--drain"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_a_hint(

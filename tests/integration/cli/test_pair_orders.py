@@ -58,7 +58,7 @@ async def test_every_application_of_a_pair_does_what_is_ordered(
     one, other = [await paired(servicebus_pair, control) for _ in range(2)]
     try:
         said = await order("failover", "Orders")
-        assert "failover of 'Orders' is ordered" in said
+        assert "Failover of 'Orders' written to" in said
         for factory in (one, other):
             await until(factory, "orders", Health.DIVERTED)
             assert factory.health("invoices").state is Health.HEALTHY
@@ -119,7 +119,7 @@ def test_what_stands_in_the_file(typed_nowhere: Any, tmp_path: Path) -> None:
     """P16: the last order of each path; one for all replaces them."""
     control = tmp_path / "control.json"
     options = ("--control", str(control))
-    assert "would be ordered" in typed_nowhere("pair", "failover", "a", "--dry-run", *options)
+    assert "would be written to" in typed_nowhere("pair", "failover", "a", "--dry-run", *options)
     assert not control.exists()
     typed_nowhere("pair", "failover", "A", *options)
     typed_nowhere("pair", "hold", "b", *options)

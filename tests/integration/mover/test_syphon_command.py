@@ -227,12 +227,12 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
         (["--output", "xml"], "--output"),
         (["--driver", "uamqp"], "--driver cannot be 'uamqp'. Use 'amqp' or 'servicebus'"),
         (["--metering", "/dev/null/books"], "--metering '/dev/null/books' cannot be used"),
-        (["--state", "here"], "--state is for a syphon on Spark"),
-        (["--master", "local"], "--master is for a syphon on Spark"),
-        (["--checkpoints", "here"], "--checkpoints is for a syphon on Spark"),
-        (["--tasks", "2"], "--tasks is for a syphon on Spark"),
-        (["--receipts-days", "2"], "--receipts-days is for a syphon on Spark"),
-        (["--keep-days", "2"], "--keep-days is for the files of --metering"),
+        (["--state", "here"], "--state requires Spark"),
+        (["--master", "local"], "--master requires Spark"),
+        (["--checkpoints", "here"], "--checkpoints requires Spark"),
+        (["--tasks", "2"], "--tasks requires Spark"),
+        (["--receipts-days", "2"], "--receipts-days requires Spark"),
+        (["--keep-days", "2"], "--keep-days requires --metering"),
     ],
 )
 def test_wrong_options_are_refused(arguments: list[str], word: str) -> None:

@@ -291,7 +291,7 @@ def test_the_command_answers_in_four_forms(
         return result.stdout
 
     table = told("--by", "namespace", "--from", "2026-11-16", "--to", "2026-11-17")
-    assert "From 8 lines of operations logs; 1 came twice and are left out; 1 damaged" in table
+    assert "From 8 lines of operations logs; 1 duplicate ignored; 1 damaged" in table
     assert "at most" not in table, "its last line is of another day"
 
     # The other forms show what the first report has told.

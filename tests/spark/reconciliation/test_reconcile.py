@@ -162,7 +162,7 @@ def test_receipts_alone_are_a_beginning(spark: SparkSession, logs: Path) -> None
 
     assert result.exit_code == 0
     assert "The books of home close: 1 sent, 1 of them unproven, none missing." in result.stdout
-    assert "Used: receipts." in result.stdout
+    assert "Sources: receipts." in result.stdout
     assert "Without the audit log of the primary nobody knows" in result.stdout
 
 
@@ -249,7 +249,8 @@ def test_whatever_goes_wrong_is_no_verdict(tmp_path: Path, monkeypatch: pytest.M
     result = CliRunner().invoke(app, ["cost", "reconcile", "--primary-logs", str(tmp_path)])
 
     assert result.exit_code == 2
-    assert result.stderr == ("twinbus: the books could not be read to the end: KeyError: 'place'\n")
+    assert result.stderr.startswith("twinbus: ")
+    assert result.stderr.endswith(": KeyError: 'place'\n")
 
 
 def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
@@ -269,10 +270,10 @@ def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--from", "yesterday", "--receipts", "."], "is no time"),
-        (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "not before"),
-        (["--primary-logs", "nowhere"], "'nowhere'"),
-        (["--receipts", ".", "--output", "xml"], "--output cannot be"),
+        (["--from", "yesterday", "--receipts", "."], "'yesterday'"),
+        (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "--from is not"),
+        (["--primary-logs", "nowhere"], "'nowhere' not found"),
+        (["--receipts", ".", "--output", "xml"], "--output: 'xml'"),
         (["--receipts", ".", "--look"], "does not name the primary namespace"),
     ],
 )

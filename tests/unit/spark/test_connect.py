@@ -67,8 +67,8 @@ def test_a_server_finds_the_state_directory_wherever_it_runs(
 @pytest.mark.parametrize(
     ("address", "kind", "sentence"),
     [
-        ("127.0.0.1:1", SparkError, "Spark Connect server answers at 127.0.0.1:1"),
-        ("127.0.0.1:many", ConfigurationError, "--master is no address of Spark Connect"),
+        ("127.0.0.1:1", SparkError, "Spark Connect at 127.0.0.1:1"),
+        ("127.0.0.1:many", ConfigurationError, "--master"),
     ],
 )
 def test_an_address_where_nobody_is_is_told_at_once(

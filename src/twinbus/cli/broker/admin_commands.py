@@ -1,13 +1,10 @@
-"""``twinbus fault`` and ``twinbus reset``.
+"""``twinbus fault`` and ``twinbus reset``: administration of a running twinbus broker.
 
-``twinbus fault …``: switch failures of a running broker on and off.
+``fault`` switches failures on and off; ``reset`` empties a whole namespace. ``reset`` removes
+messages permanently, so it asks for confirmation, unless ``--yes`` or ``--dry-run`` is given.
 
-``twinbus reset``: empty a whole namespace of a running broker of ours.
-
-It removes messages for good, so it asks first, unless ``--yes`` is given or ``--dry-run`` only
-shows what would go.
-
-Rule 1: the broker's parts are loaded by the commands that need them: all commands load this.
+Rule 1: the broker's modules are imported by the commands that need them, because every command
+        imports this module.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from twinbus.cli.shared.output import (
     Yes,
     check_output_format,
     confirm,
-    counted,
+    plural,
     print_result,
     show_json,
     show_records,
@@ -49,19 +46,23 @@ fault_app = typer.Typer(
 
 @fault_app.command("add")
 def add(
-    kind: Annotated[str, typer.Argument(help="One of `twinbus fault kinds`.")],
+    kind: Annotated[str, typer.Argument(help="Kind of fault, as listed by `twinbus fault kinds`.")],
     entity: Annotated[
-        str, typer.Option(help="Path of an entity, or the beginning of paths and a *.")
+        str, typer.Option(help="Path of an entity, or a prefix of paths followed by *.")
     ] = "",
-    subsystem: Annotated[str, typer.Option(help="All entities of a subsystem.")] = "",
-    partition: Annotated[int | None, typer.Option(help="One partition of the entity.")] = None,
-    how: Annotated[str, typer.Option(help="The form of the failure.")] = "",
-    lasts: Annotated[str | None, typer.Option("--for", help="How long, as 30s or 5m.")] = None,
-    after: Annotated[str | None, typer.Option(help="Begin so much later.")] = None,
-    name: Annotated[str, typer.Option("--id", help="A name to clear it by.")] = "",
+    subsystem: Annotated[str, typer.Option(help="Subsystem: all its entities are affected.")] = "",
+    partition: Annotated[int | None, typer.Option(help="Partition of the entity.")] = None,
+    how: Annotated[str, typer.Option(help="Variant of the fault.")] = "",
+    lasts: Annotated[
+        str | None, typer.Option("--for", help="Duration of the fault, for example 30s or 5m.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Delay before the fault starts, for example 30s.")
+    ] = None,
+    name: Annotated[str, typer.Option("--id", help="Id of the fault, for `fault clear`.")] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any other option of the kind; repeatable.", metavar="KEY=JSON"),
+        typer.Option("--set", help="Other option of the kind; repeatable.", metavar="KEY=JSON"),
     ] = None,
     dry_run: DryRun = False,
     output: Output = "table",
@@ -69,7 +70,10 @@ def add(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Switch a failure on."""
+    """Switch a fault on.
+
+    Requires the Manage claim.
+    """
     options: dict[str, Any] = {"how": how, "id": name, **_settings(option or [])}
     if lasts is not None:
         options["lasts_s"] = seconds(lasts)
@@ -78,11 +82,11 @@ def add(
     scope = {"entity": entity, "subsystem": subsystem, "partition": partition}
     from twinbus.broker.faults.fault import Fault
 
-    # Checked here first: what is wrong is said without a broker, too.
+    # Checked before the request: a wrong option is reported without a broker.
     check_output_format(output)
     fault = Fault.from_json({**options, "kind": kind, "scope": scope})
     if dry_run:
-        sentence = f"{kind} would be switched on for {fault.scope}"
+        sentence = f"Fault {kind} would be switched on for {fault.scope}"
         print_result(output, {"would_add": fault.to_json()}, sentence)
         return
     client = AdminClient.from_options(admin, connection_string, namespace)
@@ -97,7 +101,10 @@ def list_faults(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Show what is switched on, until when, and how often it struck."""
+    """List the faults that are switched on, their remaining time and their number of hits.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     _show(client.get(client.in_namespace("faults")), output)
@@ -105,52 +112,55 @@ def list_faults(
 
 @fault_app.command("clear")
 def clear(
-    fault_id: Annotated[str | None, typer.Argument(help="Its id; all of them if left out.")] = None,
+    fault_id: Annotated[str | None, typer.Argument(help="Id of the fault [all faults].")] = None,
     dry_run: DryRun = False,
     output: Output = "table",
     admin: AdminUrl = DEFAULT_URL,
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Switch one failure off, or all of them."""
+    """Switch one fault off, or all faults.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     if dry_run:
-        there = [each["id"] for each in client.get(client.in_namespace("faults"))]
-        found = [each for each in there if fault_id in (None, each)]
+        active = [each["id"] for each in client.get(client.in_namespace("faults"))]
+        found = [each for each in active if fault_id in (None, each)]
         if fault_id is not None and not found:
-            names = ", ".join(map(repr, there))
+            names = ", ".join(map(repr, active))
             raise ConfigurationError(
-                f"there is no fault {fault_id!r:.60}",
-                hint=f"Switched on: {names}" if names else "No fault is switched on",
+                f"Fault {fault_id!r:.60} not found in namespace {client.namespace!r}",
+                hint=f"Use one of {names}" if names else "No fault is switched on",
             )
         print_result(
-            output, {"would_clear": found}, f"{counted(len(found), 'fault')} would be cleared"
+            output, {"would_clear": found}, f"{plural(len(found), 'fault')} would be cleared"
         )
         return
     path = "faults" if fault_id is None else f"faults/{fault_id}"
     done = client.delete(client.in_namespace(path))
-    print_result(output, done, f"{counted(done['cleared'], 'fault')} cleared")
+    print_result(output, done, f"{plural(done['cleared'], 'fault')} cleared")
 
 
 @fault_app.command("kinds")
 def kinds(output: Output = "table") -> None:
-    """Show every kind of failure with its options."""
+    """List the kinds of faults with their options."""
     from twinbus.broker.faults.fault import KINDS
 
     check_output_format(output)
     if output != "table":
-        told = {
+        records = {
             name: {"summary": kind.summary, "options": sorted(kind.options)}
             for name, kind in KINDS.items()
         }
-        show_json(told, output)
+        show_json(records, output)
         return
     rows = [
-        (name, kind.summary, ", ".join(_told(*each) for each in kind.options.items()))
+        (name, kind.summary, ", ".join(_format_option(*each) for each in kind.options.items()))
         for name, kind in KINDS.items()
     ]
-    show_table(("kind", "what happens", "options"), rows)
+    show_table(("kind", "effect", "options"), rows)
 
 
 @fault_app.command("stop")
@@ -161,7 +171,10 @@ def stop(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Stop the whole namespace, while the others of the broker run on."""
+    """Stop a namespace; the other namespaces of the broker keep running.
+
+    Requires the Manage claim.
+    """
     _whole_namespace("stop", "stopped", dry_run, output, (admin, connection_string, namespace))
 
 
@@ -173,7 +186,10 @@ def start(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Start a stopped namespace again."""
+    """Start a stopped namespace.
+
+    Requires the Manage claim.
+    """
     _whole_namespace("start", "started", dry_run, output, (admin, connection_string, namespace))
 
 
@@ -184,13 +200,13 @@ def _whole_namespace(
     client = AdminClient.from_options(*where)
     name = client.namespace
     if dry_run:
-        print_result(output, {f"would_{verb}": name}, f"{name} would be {done}")
+        print_result(output, {f"would_{verb}": name}, f"Namespace {name!r} would be {done}")
         return
     client.post(client.in_namespace(verb))
-    print_result(output, {done: name}, f"{name} {done}")
+    print_result(output, {done: name}, f"Namespace {name!r} {done}")
 
 
-def _told(name: str, value: Any) -> str:
+def _format_option(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return f"{name}={'|'.join(value)}"
     return name if value is None else f"{name}={value:g}" if isinstance(value, float) else name
@@ -201,7 +217,9 @@ def _settings(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigurationError(f"--set {text!r:.60} has no value", hint="Write KEY=VALUE")
+            raise ConfigurationError(
+                f"Invalid value for --set: {text!r:.60}", hint="Use --set KEY=VALUE"
+            )
         try:
             found[key.replace("-", "_")] = json.loads(value)
         except ValueError:
@@ -215,30 +233,30 @@ def _show(faults: list[dict[str, Any]], output: str) -> None:
         show_records(faults, output, ())
         return
     if not faults:
-        typer.echo("no fault is switched on")
+        typer.echo("No fault is switched on")
         return
     columns = ("id", "kind", "how", "where", "phase", "remaining", "hits")
     show_table(columns, [_row(each) for each in faults])
 
 
-def _row(told: dict[str, Any]) -> tuple[str, ...]:
+def _row(fault: dict[str, Any]) -> tuple[str, ...]:
     from twinbus.broker.faults.fault import Scope
 
-    remaining_s = told.get("remaining_s")
+    remaining_s = fault.get("remaining_s")
     return (
-        str(told.get("id", "")),
-        told.get("kind", ""),
-        told.get("how", ""),
-        str(Scope(**told.get("scope", {}))),
-        told.get("phase", "over"),
+        str(fault.get("id", "")),
+        fault.get("kind", ""),
+        fault.get("how", ""),
+        str(Scope(**fault.get("scope", {}))),
+        fault.get("phase", "over"),
         "until cleared" if remaining_s is None else f"{remaining_s:.0f} s",
-        str(told.get("hit_count", "")),
+        str(fault.get("hit_count", "")),
     )
 
 
 def reset(
     keep_entities: Annotated[
-        bool, typer.Option("--keep-entities", help="Remove the messages only.")
+        bool, typer.Option("--keep-entities", help="Keep the entities, remove only messages.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -247,23 +265,28 @@ def reset(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Remove all messages of a namespace, and its queues, topics and subscriptions."""
+    """Remove all messages and entities of a namespace.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
     name = client.namespace
     what = "all messages" if keep_entities else "all messages and entities"
     if dry_run:
-        _show_what_goes(client, output, what)
+        _show_contents(client, output, what)
         return
-    confirm(yes, f"Remove {what} of the namespace {name!r} for good?", "removes messages")
+    confirm(yes, f"Permanently remove {what} of namespace {name!r}?", "removes messages")
     done = client.post(client.in_namespace("reset"), {"keep_entities": keep_entities})
-    fate = "emptied" if keep_entities else "removed"
+    result = "emptied" if keep_entities else "removed"
     print_result(
-        output, done, f"{done['entity_count']} queues, topics and subscriptions {fate} in {name!r}"
+        output,
+        done,
+        f"{done['entity_count']} queues, topics and subscriptions {result} in {name!r}",
     )
 
 
-def _show_what_goes(client: AdminClient, output: str, what: str) -> None:
+def _show_contents(client: AdminClient, output: str, what: str) -> None:
     queues = [each["path"] for each in client.get(client.in_namespace("queues"))]
     topics = client.get(client.in_namespace("topics"))
     inside = sum(each["subscription_count"] for each in topics)
@@ -274,7 +297,9 @@ def _show_what_goes(client: AdminClient, output: str, what: str) -> None:
         "subscription_count": inside,
     }
     counts = (
-        f"{counted(len(queues), 'queue')}, {counted(len(topics), 'topic')}, "
-        f"{counted(inside, 'subscription')}"
+        f"{plural(len(queues), 'queue')}, {plural(len(topics), 'topic')}, "
+        f"{plural(inside, 'subscription')}"
     )
-    print_result(output, values, f"{what} of {client.namespace!r} would be removed: {counts}")
+    print_result(
+        output, values, f"{what.capitalize()} of {client.namespace!r} would be removed: {counts}"
+    )

@@ -1,6 +1,6 @@
-"""``twinbus doctor``: what is wrong with a data directory, and a new one without it.
+"""``twinbus doctor``: check a data directory, and repair it into a new one.
 
-This module declares the command; doctor_run.py does it, and is imported when it is asked for.
+This module declares the command; doctor_run.py runs it and is imported late.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twinbus.cli.shared.output import Output, check_output_format
 from twinbus.errors import ConfigurationError
 
 EXIT_FINDINGS = 3
-"""Something is wrong, or messages were lost: the report says what."""
+"""The data directory is damaged, or messages were lost; the report has the details."""
 
 
 def doctor(
@@ -23,11 +23,11 @@ def doctor(
         typer.Argument(help="Data directory of a broker, or of one namespace.", metavar="DATA"),
     ],
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write a new data directory with all that can be read.")
+        bool, typer.Option("--repair", help="Write a new data directory with all readable data.")
     ] = False,
     into: Annotated[
         Path | None,
-        typer.Option(help="The new data directory [DATA.repaired].", metavar="DIR"),
+        typer.Option(help="New data directory for --repair [DATA.repaired].", metavar="DIR"),
     ] = None,
     scratch: Annotated[
         Path | None,
@@ -46,7 +46,7 @@ def doctor(
     settled, it is kept: a message may be repeated, none is dropped.
 
     Exit codes: 0 healthy, or repaired without a loss (there may be warnings), 1 the check could not
-    be made, 2 wrong usage, 3 something is wrong, or messages are lost.
+    be made, 2 wrong usage, 3 damage was found, or messages are lost.
     """
     check_output_format(output)
     if into is not None and not repair:
@@ -60,7 +60,7 @@ def doctor(
     if repair:
         resolved = data.resolve()
         target = into or resolved.with_name(resolved.name + ".repaired")
-    # The broker: 100 ms that other commands should not pay.
+    # Imported late: the broker takes 100 ms to load.
     from twinbus.cli.broker.doctor_run import run_doctor
 
     if not run_doctor(data, target, scratch, output):

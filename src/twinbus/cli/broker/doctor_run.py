@@ -1,4 +1,4 @@
-"""Runs ``twinbus doctor`` and shows its report: sentences for people, one document for programs."""
+"""Runs ``twinbus doctor`` and prints its report, as sentences or as one JSON document."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import typer
 from twinbus.broker.data_repair import DataReport, NamespaceReport, examine_data
 from twinbus.broker.storage.repair.findings import Finding
 from twinbus.broker.storage.repair.store_repair import Progress
-from twinbus.cli.shared.output import counted, plain, show_json
+from twinbus.cli.shared.output import plain, plural, show_json
 
-# More ranges than these help nobody at a terminal; --output json has all of them.
+# A terminal shows at most these ranges; --output json has all of them.
 RANGES_SHOWN_MAX: Final = 20
 
 
 def run_doctor(data: Path, into: Path | None, scratch: Path | None, output: str) -> bool:
-    """Examine, repair if ``into`` says where to, and show; whether nothing is wrong or lost."""
-    with _progress_shown(output) as progress:
+    """Check, repair if ``into`` is given, and print; True if there is no damage and no loss."""
+    with _show_progress(output) as progress:
         report = examine_data(data, into, scratch=scratch, progress=progress)
     if output == "table":
         _show_sentences(report)
@@ -33,7 +33,7 @@ def run_doctor(data: Path, into: Path | None, scratch: Path | None, output: str)
 
 
 @contextmanager
-def _progress_shown(output: str) -> Iterator[Progress | None]:
+def _show_progress(output: str) -> Iterator[Progress | None]:
     if output != "table" or not sys.stderr.isatty():
         yield None
         return
@@ -93,8 +93,8 @@ def _show_sentences(report: DataReport) -> None:
         _show_finding(finding)
     for namespace in report.namespaces:
         findings = namespace.findings
-        verdict = counted(len(findings), "finding") if findings else "nothing is wrong"
-        found = counted(namespace.store.totals.found, "message")
+        verdict = plural(len(findings), "finding") if findings else "no findings"
+        found = plural(namespace.store.totals.found, "message")
         typer.echo(f"Namespace {namespace.name}: {verdict}, {found} checked.")
         for finding in findings:
             _show_finding(finding)
@@ -105,7 +105,7 @@ def _show_sentences(report: DataReport) -> None:
 def _show_finding(finding: Finding) -> None:
     where = "" if finding.entity is None else f"{finding.entity}: "
     text = f"  {finding.severity.value}: {where}{finding.sentence} Repair: {finding.repair}"
-    # A name in a damaged row may try to move the cursor of whoever looks at it.
+    # A name in a damaged row may contain control characters of a terminal.
     typer.echo("".join(each if each.isprintable() else "\ufffd" for each in text))
 
 
@@ -117,18 +117,18 @@ def _show_lost(namespace: NamespaceReport) -> None:
         shown = "".join(each if each.isprintable() else "\ufffd" for each in path)
         typer.echo(f"  lost: {shown}: {within} {numbers}")
     if len(ranges) > RANGES_SHOWN_MAX:
-        typer.echo(f"  lost: {counted(len(ranges) - RANGES_SHOWN_MAX, 'more range')}")
+        typer.echo(f"  lost: {plural(len(ranges) - RANGES_SHOWN_MAX, 'more range')}")
 
 
 def _verdict(report: DataReport) -> str:
     totals = report.totals
-    lost = counted(totals.lost, "message")
+    lost = plural(totals.lost, "message")
     repeated = ""
     if totals.repeated:
-        repeated = f" {counted(totals.repeated, 'message')} may be repeated."
+        repeated = f" {plural(totals.repeated, 'message')} may be repeated."
     if report.repaired is not None:
         return (
-            f"Recovered {counted(totals.found, 'message')}, lost {lost}.{repeated} "
+            f"Recovered {plural(totals.found, 'message')}, lost {lost}.{repeated} "
             f"The new data directory is {str(report.repaired)!r}; the old one is unchanged.\n"
             f"Next: start the broker with --data {str(report.repaired)!r} and keep the old "
             "directory until the messages are checked."
@@ -138,6 +138,6 @@ def _verdict(report: DataReport) -> str:
     if report.is_healthy:
         return "Healthy: the broker opens it."
     return (
-        f"A repair recovers {counted(totals.found, 'message')} and loses {lost}.{repeated}\n"
+        f"A repair recovers {plural(totals.found, 'message')} and loses {lost}.{repeated}\n"
         f"Next: twinbus doctor {str(report.data)!r} --repair"
     )

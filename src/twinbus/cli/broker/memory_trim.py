@@ -1,12 +1,12 @@
-"""Memory that a burst has left behind goes back to the machine.
+"""Returns free memory to the operating system after a burst of load.
 
-Two hundred connections that send messages of 256 KB leave a heap full of holes: all of it is free,
-and glibc keeps it, 110 MB of 165. malloc_trim() gives whole pages in the middle of the heap back,
-for 8 ms of processor time on a thread of its own. So do the small blocks of OpenSSL: 500 handshakes
-that broke off left 40 MB.
+After 200 connections have sent messages of 256 KB, the heap is fragmented: glibc keeps 110 of
+165 MB although all of it is free. malloc_trim() returns whole pages from the middle of the heap,
+for 8 ms of CPU time on a thread of its own. The small blocks of OpenSSL have the same effect: 500
+aborted handshakes left 40 MB.
 
-Rule 1: only when the process has grown since the last time, or when connections have gone; a steady
-        load pays nothing.
+Rule 1: only when the process has grown since the last trim, or when connections have closed; a
+        steady load has no cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATM = Path("/proc/self/statm")
 
 
 async def give_memory_back() -> None:
-    """Look now and then, for as long as the broker runs."""
+    """Check every LOOK_S seconds, for as long as the broker runs."""
     trim = _trimmer()
     if trim is None:
         return
@@ -40,7 +40,7 @@ async def give_memory_back() -> None:
 
 
 class Heap:
-    """What the process uses, as far as is needed to know when something may be given back."""
+    """The memory use of the process, and when a trim is worth its cost."""
 
     def __init__(self, used_bytes: int) -> None:
         self._least_bytes = self._trimmed_bytes = used_bytes
@@ -48,9 +48,9 @@ class Heap:
         self._looks_left = 0
 
     def wants_trim(self, used_bytes: int, connection_count: int) -> bool:
-        """Whether something may be free by now."""
+        """Whether memory may be free."""
         if connection_count < self._connection_count:
-            # What they had on its way to disk is free a little later.
+            # Their data on the way to disk is freed a little later.
             self._looks_left = LOOKS_AFTER_LOSS
         self._connection_count = connection_count
         self._least_bytes = min(self._least_bytes, used_bytes)
@@ -66,13 +66,13 @@ class Heap:
 
 
 def anonymous_bytes() -> int:
-    """What this process has allocated, without the pages of files."""
+    """The memory that this process has allocated, without the pages of files."""
     _size, resident, shared = map(int, _STATM.read_text().split()[:3])
     return (resident - shared) * mmap.PAGESIZE
 
 
 def descriptor_count() -> int:
-    """Whatever is connected has one: clients, half a TLS handshake, a request."""
+    """Every connection has one: clients, unfinished TLS handshakes, HTTP requests."""
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -1,12 +1,9 @@
-"""Runs the broker of ``twinbus serve``, with the namespaces that were asked for.
+"""Runs the broker of ``twinbus serve`` in this process, until SIGINT or SIGTERM.
 
-Which namespaces to serve and what they should have, from the options of ``twinbus serve``.
+The namespaces and their entities come from the options; a name without a namespace is created in
+every namespace:
 
     --queue orders  --topic east:news  --subscription east:news/all
-
-A name without a namespace is for every namespace.
-
-A broker in this process, from the options of ``twinbus serve`` until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ AMQP_PORT: Final = 5672
 
 @dataclass(slots=True)
 class NamespaceSpecBuilder:
-    """One namespace, while the options are being read."""
+    """One namespace, while the options are read."""
 
     port: int
     queues: list[str | QueueDescription] = field(default_factory=list)
@@ -78,7 +75,7 @@ def namespace_specs(
     subscriptions: list[str],
     config: Path | None,
 ) -> list[NamespaceSpec]:
-    """The namespaces that the options name."""
+    """The namespaces of the options."""
     wanted: dict[str, NamespaceSpecBuilder] = {}
     if config is not None:
         for entry in parse_config_json(_text_of(config)):
@@ -116,8 +113,8 @@ def _addressed(
     label, colon, path = name.rpartition(":")
     if colon and label not in wanted:
         raise ConfigurationError(
-            f"{option} names the namespace {label!r}, which is not served",
-            hint="Add it with --namespace",
+            f"Invalid value for {option}: namespace {label!r} is not served",
+            hint=f"Add --namespace {label}",
         )
     return [(each, path) for each in ([wanted[label]] if colon else wanted.values())]
 
@@ -128,8 +125,8 @@ def _subscription(path: str) -> SubscriptionDescription:
     topic, slash, name = path.rpartition("/") if parts is None else (parts[0], "/", parts[1])
     if not slash:
         raise ConfigurationError(
-            f"--subscription {path!r} does not name its topic",
-            hint="Write it as TOPIC/subscriptions/NAME",
+            f"Invalid value for --subscription: {path!r} has no topic",
+            hint="Use TOPIC/subscriptions/NAME",
         )
     return SubscriptionDescription(path=f"{topic}/subscriptions/{name}")
 
@@ -139,7 +136,7 @@ def parse_port(text: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
-        raise ConfigurationError(f"{text!r} is not a port", hint="Use a number from 0 to 65535")
+        raise ConfigurationError(f"Invalid port: {text!r}", hint="Use a number from 0 to 65535")
     return int(text)
 
 
@@ -149,7 +146,7 @@ def _text_of(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigurationError(
-            f"{str(path)!r} cannot be read: {reason}", hint="Check the path given with --config"
+            f"Cannot read {str(path)!r}: {reason}", hint="Check the path in --config"
         ) from error
 
 
@@ -173,32 +170,34 @@ def run_broker(
         handler.addFilter(LogFloodFilter())
     descriptor_max = raise_descriptor_limit()
     fitted = fit_connections(options, descriptor_max, len(specs))
-    _log_room(options, fitted, descriptor_max)
-    _log_others(options, specs)
+    _log_connection_limits(options, fitted, descriptor_max)
+    _log_unserved(options, specs)
     _run(_serve(fitted, specs, output, clock))
 
 
-def _log_room(wanted: BrokerOptions, got: BrokerOptions, descriptor_max: int | None) -> None:
-    """Say how many connections there may be, and why if that is fewer than wanted."""
+def _log_connection_limits(
+    wanted: BrokerOptions, got: BrokerOptions, descriptor_max: int | None
+) -> None:
+    """Log the maximum number of connections, and why it is lower than configured."""
     logger.info(
-        "Descriptors: %s. Connections: %d to each namespace, and %d that have not shown a token",
+        "File descriptors: %s. Connections: %d to each namespace with a token, %d without",
         "no limit" if descriptor_max is None else descriptor_max,
         got.connections_max,
         got.strangers_max,
     )
     if (got.connections_max, got.strangers_max) != (wanted.connections_max, wanted.strangers_max):
         logger.warning(
-            "The process may open %s files, too few for %d connections to each namespace and %d "
-            "without a token. Raise the limit with `ulimit -Hn`, or LimitNOFILE in a unit of "
-            "systemd",
+            "The process may open %s files, too few for %d connections to each namespace with a "
+            "token and %d without. Raise the limit with `ulimit -Hn`, or with LimitNOFILE in a "
+            "systemd unit",
             descriptor_max,
             wanted.connections_max,
             wanted.strangers_max,
         )
 
 
-def _log_others(options: BrokerOptions, specs: list[NamespaceSpec]) -> None:
-    """Say which namespaces of the data directory are not served: a name may be mistyped."""
+def _log_unserved(options: BrokerOptions, specs: list[NamespaceSpec]) -> None:
+    """Warn of namespaces in the data directory that are not served: a name may be mistyped."""
     if options.data_directory is None:
         return
     held = held_namespaces(options.data_directory)
@@ -206,12 +205,13 @@ def _log_others(options: BrokerOptions, specs: list[NamespaceSpec]) -> None:
     for name in held:
         if name not in served:
             new = [spec.name for spec in specs if spec.name.lower() not in held]
-            made = f" The namespace {new[0]!r} is new and empty." if new else ""
+            created = f" Namespace {new[0]!r} is new and empty." if new else ""
             logger.warning(
-                "%s holds the namespace %r, which is not served.%s Add --namespace %s to serve it",
+                "Data directory %s contains namespace %r, which is not served.%s Add --namespace "
+                "%s to serve it",
                 options.data_directory,
                 name,
-                made,
+                created,
                 name,
             )
 
@@ -222,27 +222,27 @@ def _run(main: Coroutine[None, None, None]) -> None:
 
 
 def _tune_interpreter() -> None:
-    """Settings of the whole process, so they belong here and not into the library.
+    """Settings of the whole process, which is why they are here and not in the library.
 
-    The writer thread gives the interpreter lock up for each call into SQLite. To get it back it
-    waits one switch interval: with the usual 5 ms a commit of six calls took 30 ms of waiting
-    under load. What a broker allocates lives for milliseconds and holds no cycles, so the
-    collector need not look at it every 700 objects.
+    The writer thread releases the interpreter lock for each call into SQLite and waits one switch
+    interval to get it back: with the default of 5 ms a commit of six calls waited 30 ms under
+    load. A broker's objects live for milliseconds and have no cycles, so the garbage collector
+    does not have to run every 700 objects.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD, 20, 100)
     if sys.platform == "linux":
-        _give_large_blocks_back()
+        _return_large_blocks()
 
 
-def _give_large_blocks_back() -> None:
-    """Have glibc return large blocks when they are freed.
+def _return_large_blocks() -> None:
+    """Make glibc return large blocks to the operating system when they are freed.
 
-    It raises the size from which on it does that with every such block, up to 32 MB, and then
-    keeps what a burst of large replies or batches has left behind: 30 MB after eight replies.
+    By default glibc raises the size limit for this with every such block, up to 32 MB, and then
+    keeps the memory of a burst of large replies or batches: 30 MB after eight replies.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # musl has none, and needs none
+    if mallopt is not None:  # musl has none and does not need it
         mallopt(MALLOC_MMAP_THRESHOLD, LARGE_BLOCK_BYTES_MIN)
         mallopt(MALLOC_TRIM_THRESHOLD, 2 * LARGE_BLOCK_BYTES_MIN)
 
@@ -253,14 +253,14 @@ def with_tls_ports(specs: list[NamespaceSpec], wanted: list[str]) -> list[Namesp
         label, colon, port = text.rpartition(":")
         if not colon and len(specs) > 1:
             raise ConfigurationError(
-                "--tls-port does not say which namespace it is for",
-                hint=f"Write --tls-port {specs[0].name}:{text}",
+                f"--tls-port {text!r:.40} has no namespace, and several are served",
+                hint=f"Use --tls-port {specs[0].name}:{text}",
             )
         name = label if colon else specs[0].name
         if name not in [spec.name for spec in specs]:
             raise ConfigurationError(
-                f"--tls-port names the namespace {name!r}, which is not served",
-                hint="Add it with --namespace",
+                f"Invalid value for --tls-port: namespace {name!r} is not served",
+                hint=f"Add --namespace {name}",
             )
         ports[name] = parse_port(port, TLS_PORT)
     return [replace(spec, tls_port=ports.get(spec.name)) for spec in specs]
@@ -275,7 +275,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with Broker(options, clock=clock) as broker:
-        # On the first start there is a certificate to be made, while the disk is waited for.
+        # The first start generates a certificate, at the same time as the stores are opened.
         certificate = asyncio.create_task(asyncio.to_thread(broker.tls.prepare))
         try:
             for spec in specs:
@@ -288,8 +288,8 @@ async def _serve(
         # The HTTP stack takes a third of the start-up time: AMQP clients need not wait for it.
         if administration is not None:
             await administration.reception.http.serving()
-        # What is there now stays. To look through it again and again would take the collector 15 ms
-        # each time, in which nobody is served.
+        # These objects live until the end. Each collection would scan them for 15 ms, in which no
+        # client is served.
         gc.freeze()
         trimming = asyncio.create_task(give_memory_back())
         await stop.wait()
@@ -297,17 +297,17 @@ async def _serve(
 
 
 def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody has caught. A connection that breaks is no mistake of ours, and has no traceback
-    in the log; a mistake has one, and LogFloodFilter sees to it that there are not many."""
+    """Log an uncaught error: a broken connection without a traceback, because it is not a bug;
+    everything else with one. LogFloodFilter limits their number."""
     error = context.get("exception")
     if isinstance(error, OSError | EOFError):
-        logger.warning("A connection failed: %s", type(error).__name__)
+        logger.warning("Connection failed: %s", type(error).__name__)
     else:
         logger.error("%s", context.get("message", "Uncaught error"), exc_info=error)
 
 
 def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
-    """Say what is served; these lines hold keys, and go to standard output only."""
+    """Print what is served. The lines contain keys, so they go to standard output only."""
     running = broker.namespaces.values()
     admin_port = None if broker.administration is None else broker.administration.port
     ca_path = broker.ca_path
@@ -333,14 +333,16 @@ def _announce(broker: Broker, options: BrokerOptions, output: str) -> None:
     for each in running:
         typer.echo(f"{each.name}: {each.connection_string}")
     where = "memory" if options.data_directory is None else str(options.data_directory)
-    typer.echo(f"http://{options.host}:{admin_port}/health · messages in {where} · Ctrl-C stops")
+    typer.echo(
+        f"http://{options.host}:{admin_port}/health · messages in {where} · stop with Ctrl-C"
+    )
     if ca_path is not None:
         typer.echo(f"TLS on the same ports, for clients that trust {ca_path}")
     if not options.has_faults:
-        typer.echo("Faults, stops and the clock are switched off; --faults switches them on")
+        typer.echo("Faults, stops and clock changes are disabled; enable them with --faults")
     if not options.is_loopback and not options.tls_only:
         typer.echo(
-            f"twinbus: listening on {options.host} for plain text too: keys and messages of "
-            "clients that do not use TLS can be read on the way. Refuse them with --tls-only.",
+            f"twinbus: Listening on {options.host} without TLS as well: the keys and messages of "
+            "clients without TLS can be read on the network. Refuse such clients with --tls-only.",
             err=True,
         )

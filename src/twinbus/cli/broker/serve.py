@@ -1,4 +1,4 @@
-"""``twinbus serve``: run the broker in this process until Ctrl-C."""
+"""``twinbus serve``: runs the broker in this process until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from twinbus.errors import ConfigurationError
 from twinbus.metering.json_lines import check_directory
 
 ADMIN_PORT = 5300
-"""The official emulator's port for HTTP."""
+"""The HTTP port of the official emulator."""
 KEEP_DAYS = 400
-# Those of BrokerOptions, which would take long to import here.
+# The defaults of BrokerOptions, which takes long to import.
 CONNECTIONS_MAX = 5_000
 STRANGERS_MAX = 512
 
@@ -29,19 +29,22 @@ def serve(
         typer.Option(help="Directory for messages and keys [twinbus-data].", metavar="DIR"),
     ] = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep everything in memory instead.")
+        bool,
+        typer.Option(
+            "--memory", help="Keep messages and keys in memory, without a data directory."
+        ),
     ] = False,
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            help="Namespace to serve, with its port; repeatable. Port 0 takes a free one.",
+            help="Namespace to serve and its port; repeatable. Port 0 selects a free port.",
             metavar="NAME[:PORT]",
         ),
     ] = None,
     queue: Annotated[
         list[str] | None,
         typer.Option(
-            help="Queue to create if missing, in every namespace or in one; repeatable.",
+            help="Queue to create if missing, in one namespace or in all; repeatable.",
             metavar="[NAMESPACE:]NAME",
         ),
     ] = None,
@@ -52,54 +55,56 @@ def serve(
     subscription: Annotated[
         list[str] | None,
         typer.Option(
-            help="Subscription to create if missing, for every message; repeatable.",
+            help="Subscription to create if missing, without a filter; repeatable.",
             metavar="[NAMESPACE:]TOPIC/subscriptions/NAME",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Config.json of the official emulator.", metavar="FILE"),
+        typer.Option(help="Path of a Config.json of the official emulator.", metavar="FILE"),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     tls_port: Annotated[
         list[str] | None,
         typer.Option(
-            help="One more port of a namespace, for TLS alone (5671 is what clients expect).",
+            help="Additional port of a namespace, for TLS only; Azure uses 5671.",
             metavar="[NAMESPACE:]PORT",
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(help="Certificate (PEM) to show instead of our own.", metavar="FILE"),
+        typer.Option(help="Certificate (PEM) to use instead of a generated one.", metavar="FILE"),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="The key of that certificate (PEM).", metavar="FILE")
+        Path | None, typer.Option(help="Private key of --tls-cert (PEM).", metavar="FILE")
     ] = None,
     tls_name: Annotated[
         list[str] | None,
-        typer.Option(help="One more name in our own certificate; repeatable.", metavar="NAME"),
+        typer.Option(
+            help="Additional name in the generated certificate; repeatable.", metavar="NAME"
+        ),
     ] = None,
     tls_only: Annotated[
-        bool, typer.Option("--tls-only", help="Refuse plain AMQP and plain HTTP on every port.")
+        bool, typer.Option("--tls-only", help="Refuse AMQP and HTTP without TLS on every port.")
     ] = False,
     admin_port: Annotated[
-        int, typer.Option(help="Port for HTTP (health, administration); 0 takes a free one.")
+        int, typer.Option(help="Port for HTTP (health, administration); 0 selects a free port.")
     ] = ADMIN_PORT,
     output: Annotated[
-        str, typer.Option(help="How to say what is served: table (plain lines), json or jsonl.")
+        str, typer.Option(help="Format of the start-up lines: table (plain lines), json or jsonl.")
     ] = "table",
     metering: Annotated[
         Path | None,
         typer.Option(help="Directory for the operations log [DATA/metering].", metavar="DIR"),
     ] = None,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Also log what happens to each message, by its id.")
+        bool, typer.Option("--audit", help="Also write an audit log of each message, by its id.")
     ] = False,
     keep_days: Annotated[
         int,
         typer.Option(
-            help="Days to keep files of the operations and audit logs; 0 keeps all. 400 "
-            "days include the same month of last year.",
+            help="Days to keep files of the operations and audit logs; 0 keeps all files. 400 "
+            "days include the same month of the previous year.",
             min=0,
         ),
     ] = KEEP_DAYS,
@@ -113,12 +118,12 @@ def serve(
     ] = None,
     connections: Annotated[
         int,
-        typer.Option(help="Maximum number of connections to each namespace with a token.", min=1),
+        typer.Option(help="Maximum number of connections with a token, per namespace.", min=1),
     ] = CONNECTIONS_MAX,
     strangers: Annotated[
         int,
         typer.Option(
-            help="Maximum number of connections to each port without a token; a new one "
+            help="Maximum number of connections without a token, per port; a new connection "
             "replaces the oldest.",
             min=1,
         ),
@@ -126,42 +131,42 @@ def serve(
     idle_detach: Annotated[
         str | None,
         typer.Option(
-            help="Detach links that are idle for this long, as Azure does after 10m [never].",
+            help="Idle time after which links are detached; Azure uses 10m [never].",
             metavar="TIME",
             show_default=False,
         ),
     ] = None,
     adjustable_clock: Annotated[
         bool,
-        typer.Option("--adjustable-clock", help="Let tests move the broker's clock over HTTP."),
+        typer.Option("--adjustable-clock", help="Allow clock changes over HTTP, for tests."),
     ] = False,
     disk_free_mb: Annotated[
-        int, typer.Option(help="Refuse sends (server busy) below this much free disk.", min=0)
+        int, typer.Option(help="Free disk space in MB below which sends get ServerBusy.", min=0)
     ] = 256,
     entity_rate: Annotated[
         str | None,
         typer.Option(
-            help="Most messages into one queue, as 500/s; beyond it, server busy.", metavar="RATE"
+            help="Maximum message rate of an entity, for example 500/s; above it, ServerBusy.",
+            metavar="RATE",
         ),
     ] = None,
     namespace_rate: Annotated[
         str | None,
         typer.Option(
-            help="Most messages into one namespace, as 5k/s; beyond it, server busy.",
+            help="Maximum message rate of a namespace, for example 5k/s; above it, ServerBusy.",
             metavar="RATE",
         ),
     ] = None,
 ) -> None:
-    """Run a durable Service Bus broker that the stock Azure SDKs can use."""
+    """Run a durable Service Bus broker that the Azure SDKs can use unchanged."""
     check_output_format(output)
     if memory and data is not None:
         raise ConfigurationError(
-            "--memory keeps everything in memory, and --data names a directory for it",
-            hint="Leave one of them out",
+            "--memory and --data exclude each other", hint="Remove --memory or --data"
         )
     if metering is not None:
         check_directory(metering, "--metering")
-    # The broker takes 0.4 s to load, which other commands and a wrong usage need not wait for.
+    # Imported late: the broker takes 0.4 s to load.
     from twinbus.broker.options import BrokerOptions, ThrottleThresholds
     from twinbus.cli.broker.run import namespace_specs, run_broker, with_tls_ports
 

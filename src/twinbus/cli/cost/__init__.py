@@ -1,6 +1,6 @@
-"""``twinbus cost …``: what a pair costs, before an outage and after it (rule C3).
+"""``twinbus cost``: estimates, reports and reconciliation of a pair (rule C3).
 
-Each command has a module of its own and is hung in here.
+commands.py declares the commands; the other modules compute and print, and are imported late.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["cost_app"]
 
 cost_app = typer.Typer(
     name="cost",
-    help="What a pair of namespaces costs, before an outage and after it.",
+    help="Costs of a pair of namespaces: estimate, report, reconcile.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -1,19 +1,10 @@
-"""``twinbus cost estimate``, ``report`` and ``reconcile``: the commands.
+"""``twinbus cost estimate``, ``report`` and ``reconcile``: the commands and their options.
 
-``twinbus cost estimate``: what will it cost? Nothing is contacted.
+    estimate     costs of a planned pair; connects to nothing     estimate_output.py
+    report       costs from operations logs, computed on Spark    report_output.py
+    reconcile    accounts for every sent message                  reconcile_run.py
 
-This module declares the command; estimate_output.py shows the answer, and is imported when it
-is asked for.
-
-``twinbus cost report``: what has it cost? From the operations logs, computed on Spark.
-
-This module declares the command; report_output.py does it, and is imported when it is asked
-for.
-
-``twinbus cost reconcile``: do the books of a pair close?
-
-This module declares the command; reconcile_run.py does it, and is imported when it is asked
-for.
+The modules on the right run the commands and are imported late.
 """
 
 from __future__ import annotations
@@ -45,30 +36,33 @@ __all__ = [
 def cost_estimate(
     backlog_queues: Annotated[
         int,
-        typer.Option(
-            "--backlog-queue-count", "--backlog-queues", help="How many backlog queues it has."
-        ),
+        typer.Option("--backlog-queue-count", "--backlog-queues", help="Number of backlog queues."),
     ] = 10,
     poll: Annotated[
         str,
-        typer.Option(help="How long the syphon waits at an empty queue, as 15m.", metavar="TIME"),
+        typer.Option(
+            help="Wait time of one receive on an empty queue, for example 15m.", metavar="TIME"
+        ),
     ] = "15m",
     idle_detach: Annotated[
         str,
         typer.Option(
-            help="When the service ends idle links, as Azure does after 10m.", metavar="TIME"
+            help="Idle time after which the service detaches links; Azure uses 10m.", metavar="TIME"
         ),
     ] = "10m",
     rate: Annotated[
         str,
-        typer.Option(help="Messages to all entities together, as 200/s or 5k/h.", metavar="RATE"),
+        typer.Option(
+            help="Message rate of all entities together, for example 200/s or 5k/h.",
+            metavar="RATE",
+        ),
     ] = "0/s",
     size: Annotated[
         str,
         typer.Option(
             "--size",
             "--message-bytes",
-            help="Size of a message, as 300B or 2KB.",
+            help="Size of a message, for example 300B or 2KB.",
             metavar="SIZE",
         ),
     ] = "1KB",
@@ -77,41 +71,48 @@ def cost_estimate(
         typer.Option(
             "--expected-outage",
             "--outage",
-            help="How long the outage lasts, as 45m or 4h.",
+            help="Duration of the outage, for example 45m or 4h.",
             metavar="TIME",
         ),
     ] = "1h",
-    entities: Annotated[int, typer.Option(help="Queues and topics that are sent to.")] = 1,
+    entities: Annotated[int, typer.Option(help="Number of queues and topics.")] = 1,
     senders: Annotated[
-        int, typer.Option(help="Processes that send; each pings and watches for itself.")
+        int, typer.Option(help="Number of sending processes; each one pings and monitors.")
     ] = 1,
-    syphons: Annotated[int, typer.Option(help="Syphons; each polls every backlog queue.")] = 1,
+    syphons: Annotated[
+        int, typer.Option(help="Number of syphons; each one polls every backlog queue.")
+    ] = 1,
     ping: Annotated[
-        str, typer.Option(help="The time between two pings of an entity.", metavar="TIME")
+        str, typer.Option(help="Interval between two pings of an entity.", metavar="TIME")
     ] = "1m",
     failover: Annotated[
         str,
-        typer.Option(help="How long sends fail before an entity is diverted.", metavar="TIME"),
+        typer.Option(
+            help="Failover interval: time of failing sends before diversion.", metavar="TIME"
+        ),
     ] = "1m",
-    batch: Annotated[int, typer.Option(help="Messages in one call of the syphon.")] = 100,
+    batch: Annotated[int, typer.Option(help="Number of messages per call of the syphon.")] = 100,
     used: Annotated[
         str | None,
         typer.Option(
-            help="Operations that the month has had already, as 13M [30 days of this traffic].",
+            help="Operations already used this month, for example 13M [30 days of this traffic].",
             metavar="COUNT",
         ),
     ] = None,
     prices: Annotated[
         str,
-        typer.Option(help="standard, basic, premium, or your own sheet.", metavar="NAME|FILE"),
+        typer.Option(
+            help="Price sheet: standard, basic, premium, or the path of a file.",
+            metavar="NAME|FILE",
+        ),
     ] = "standard",
     output: Output = "table",
 ) -> None:
-    """What a pair costs while nothing happens, and what an outage will cost.
+    """Estimate the costs of a pair when idle and during an outage.
 
-    Idle polling for an hour, a day and 30 days; the outage by kind of operation, beside the same
-    time without one; and what other numbers of syphons and other times of waiting would cost.
-    Nothing is contacted. Price sheets and what is assumed: docs/COSTS.md.
+    Shows idle polling for an hour, a day and 30 days; the outage by kind of operation, compared to
+    the same time without an outage; and the costs of other numbers of syphons and other wait
+    times. Connects to no namespace. Price sheets and assumptions: docs/COSTS.md.
     """
     check_output_format(output)
     from twinbus.cli.cost.estimate_output import show_estimate
@@ -147,7 +148,7 @@ SOURCES: Final = ("auto", "broker", "client")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What the command line said."""
+    """The options of the command."""
 
     logs: tuple[Path, ...]
     begins: datetime | None
@@ -155,7 +156,7 @@ class ReportOptions:
     by: tuple[str, ...]
     prices: str
     source: str | None
-    """None: the broker's lines where there are any."""
+    """None: the broker's lines where available, otherwise the clients' lines."""
     state: Path | None
     used: int
     output: str
@@ -169,48 +170,55 @@ def report(
     ],
     begins: Annotated[
         str | None,
-        typer.Option("--from", help="From then on: 2026-11-16, or with a time [first line]."),
+        typer.Option(
+            "--from", help="Start, for example 2026-11-16 or 2026-11-16T12:00Z [first line]."
+        ),
     ] = None,
     ends: Annotated[
         str | None,
-        typer.Option("--to", help="Before; UTC unless it says otherwise [last line]."),
+        typer.Option("--to", help="End, exclusive; UTC unless it has an offset [last line]."),
     ] = None,
     by: Annotated[
-        str, typer.Option(help=f"What a line of the table is: {', '.join(BY)}.", metavar="WORDS")
+        str, typer.Option(help=f"Grouping, one or more of {', '.join(BY)}.", metavar="WORDS")
     ] = "entity,day",
     prices: Annotated[
         str,
-        typer.Option(help="standard, basic, premium, or your own sheet.", metavar="NAME|FILE"),
+        typer.Option(
+            help="Price sheet: standard, basic, premium, or the path of a file.",
+            metavar="NAME|FILE",
+        ),
     ] = "standard",
     source: Annotated[
         str,
-        typer.Option(help="Whose lines: broker, client, or auto: the broker's where it has any."),
+        typer.Option(
+            help="Source of the lines: broker, client, or auto (the broker where available)."
+        ),
     ] = "auto",
     used: Annotated[
         str,
         typer.Option(
             "--used",
             "--month-already",
-            help="Operations that the first month has had before the logs begin, as 13M.",
+            help="Operations of the first month before the logs start, for example 13M.",
             metavar="COUNT",
         ),
     ] = "0",
     state: Annotated[
         Path | None,
         typer.Option(
-            help="Where days that were computed are kept [beside the logs].", metavar="DIR"
+            help="Directory for the results of computed days [beside the logs].", metavar="DIR"
         ),
     ] = None,
-    output: Annotated[str, typer.Option(help="table, json, jsonl, csv or html.")] = "table",
+    output: Annotated[str, typer.Option(help="Format: table, json, jsonl, csv or html.")] = "table",
     file: Annotated[
-        Path | None, typer.Option(help="Write the answer there.", metavar="PATH")
+        Path | None, typer.Option(help="Output file [standard output].", metavar="PATH")
     ] = None,
 ) -> None:
-    """What the operations have cost, by entity, day, or whatever is asked for.
+    """Report the costs of operations by entity, day or other groups.
 
-    The logs are those of brokers (DATA/metering, or twinbus serve --metering) and of clients
-    (the option metering). They are read once: a day that was computed is not computed again
-    unless one of its files has changed. Times are UTC.
+    Reads the operations logs of brokers (DATA/metering, or twinbus serve --metering) and of clients
+    (option metering). A computed day is computed again only if one of its files has changed. Times
+    are UTC.
     """
     options = ReportOptions(
         logs=tuple(logs),
@@ -224,7 +232,7 @@ def report(
         output=_one_of("--output", output, OUTPUTS),
         file=file,
     )
-    # Spark: seconds that a wrong command line should not take.
+    # Imported late: a wrong option is reported before Spark is loaded.
     from twinbus.cli.cost.report_output import run_report
 
     run_report(options)
@@ -235,7 +243,7 @@ def _by(text: str) -> tuple[str, ...]:
     for word in words:
         if word not in BY:
             raise ConfigurationError(
-                f"--by cannot have {word!r:.40}", hint=f"Use some of {', '.join(BY)}"
+                f"Invalid value for --by: {word!r:.40}", hint=f"Use one or more of {', '.join(BY)}"
             )
     return tuple(dict.fromkeys(words))
 
@@ -243,20 +251,21 @@ def _by(text: str) -> tuple[str, ...]:
 def _one_of(option: str, text: str, known: tuple[str, ...]) -> str:
     if text not in known:
         raise ConfigurationError(
-            f"{option} cannot be {text!r:.40}", hint=f"Use {', '.join(known[:-1])} or {known[-1]}"
+            f"Invalid value for {option}: {text!r:.40}",
+            hint=f"Use {', '.join(known[:-1])} or {known[-1]}",
         )
     return text
 
 
 EXIT_OPEN = 1
-"""The books do not close."""
+"""At least one message is not accounted for."""
 EXIT_UNKNOWN = 2
-"""Nobody knows: wrong usage, a source that cannot be read, or logs that name no message."""
+"""No result: wrong usage, a source that cannot be read, or logs without messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:
-    """What the command line said."""
+    """The options of the command."""
 
     primary_logs: Path | None
     secondary_logs: Path | None
@@ -275,58 +284,63 @@ class ReconcileOptions:
 def reconcile(
     primary_logs: Annotated[
         Path | None,
-        typer.Option(help="The audit log of the primary's broker.", metavar="DIR"),
+        typer.Option(help="Audit log of the primary's broker.", metavar="DIR"),
     ] = None,
     secondary_logs: Annotated[
         Path | None,
-        typer.Option(help="The audit log of the secondary's broker.", metavar="DIR"),
+        typer.Option(help="Audit log of the secondary's broker.", metavar="DIR"),
     ] = None,
     client_logs: Annotated[
-        Path | None, typer.Option(help="The audit logs of clients.", metavar="DIR")
+        Path | None, typer.Option(help="Audit logs of clients.", metavar="DIR")
     ] = None,
     receipts: Annotated[
         Path | None,
-        typer.Option(help="The syphon's receipts, or its state directory.", metavar="PATH"),
+        typer.Option(help="Receipts or state directory of the syphon.", metavar="PATH"),
     ] = None,
     journal: Annotated[
-        Path | None, typer.Option(help="The journal of the pair.", metavar="FILE")
+        Path | None, typer.Option(help="Journal of the pair.", metavar="FILE")
     ] = None,
     begins: Annotated[
         str | None,
-        typer.Option("--from", help="Messages sent from then on: 2026-11-16, or with a time."),
+        typer.Option(
+            "--from", help="Start of the send times, for example 2026-11-16 or 2026-11-16T12:00Z."
+        ),
     ] = None,
     ends: Annotated[
-        str | None, typer.Option("--to", help="Messages sent before; UTC unless it says otherwise.")
+        str | None,
+        typer.Option("--to", help="End of the send times, exclusive; UTC unless it has an offset."),
     ] = None,
     pair: Annotated[
         str | None,
-        typer.Option(help="The primary's name, if the logs tell of several.", metavar="NAME"),
+        typer.Option(
+            help="Name of the primary, if the logs contain several pairs.", metavar="NAME"
+        ),
     ] = None,
     look: Annotated[
         bool,
-        typer.Option("--look", help="Also look at what the queues hold now; nothing is taken."),
+        typer.Option("--look", help="Also peek at the current messages of the queues."),
     ] = False,
     ca_file: CaFile = None,
     administration_port: AdministrationPort = None,
     output: Output = "table",
 ) -> None:
-    """Follow every message that was sent, and name those that are missing.
+    """Account for every sent message, and list the missing ones.
 
-    Each source alone is usable; the more there are, the more is proven. With --look the namespaces
-    come from the environment, as for twinbus syphon: SERVICEBUS_CONNECTION_STRING for the primary
-    and SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary.
+    One source is enough; more sources prove more. With --look the namespaces come from the
+    environment, as for twinbus syphon: SERVICEBUS_CONNECTION_STRING for the primary and
+    SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary.
 
-    Exit codes: 0 the books close, 1 they do not, 2 nobody knows: wrong usage, a source that cannot
-    be read, or no message in it.
+    Exit codes: 0 every message is accounted for, 1 messages are missing or unexpected, 2 no result:
+    wrong usage, a source that cannot be read, or a source without messages.
     """
     try:
         check_output_format(output)
         options = ReconcileOptions(
-            primary_logs=_there(primary_logs),
-            secondary_logs=_there(secondary_logs),
-            client_logs=_there(client_logs),
-            receipts=_there(receipts),
-            journal=_there(journal),
+            primary_logs=_require_path(primary_logs),
+            secondary_logs=_require_path(secondary_logs),
+            client_logs=_require_path(client_logs),
+            receipts=_require_path(receipts),
+            journal=_require_path(journal),
             begins=moment("--from", begins),
             ends=moment("--to", ends),
             pair=pair,
@@ -337,15 +351,15 @@ def reconcile(
         )
         if not any((primary_logs, secondary_logs, client_logs, receipts)):
             raise ConfigurationError(
-                "there is nothing to reconcile",
-                hint="Give --primary-logs, --secondary-logs, --client-logs or --receipts",
+                "No source to reconcile",
+                hint="Add --primary-logs, --secondary-logs, --client-logs or --receipts",
             )
-        # Spark: seconds that a wrong command line should not take.
+        # Imported late: a wrong option is reported before Spark is loaded.
         from twinbus.cli.cost.reconcile_run import run_reconcile
 
         closes = run_reconcile(options)
     except Exception as error:
-        # 1 says that messages are missing: an error must not be taken for that, whichever it is.
+        # Exit code 1 means that messages are missing, so no error may end with it.
         typer.echo(f"twinbus: {_sentence(error)}", err=True)
         raise typer.Exit(EXIT_UNKNOWN) from error
     if not closes:
@@ -355,10 +369,12 @@ def reconcile(
 def _sentence(error: Exception) -> str:
     if isinstance(error, TwinbusError):
         return str(error)
-    return f"the books could not be read to the end: {type(error).__name__}: {error}"
+    return f"Reconciliation could not be completed: {type(error).__name__}: {error}"
 
 
-def _there(path: Path | None) -> Path | None:
+def _require_path(path: Path | None) -> Path | None:
     if path is not None and not path.exists():
-        raise ConfigurationError(f"there is no {str(path)!r}", hint="Check the name")
+        raise ConfigurationError(
+            f"File or directory {str(path)!r} not found", hint="Check the path"
+        )
     return path

@@ -1,4 +1,4 @@
-"""The answer of ``twinbus cost estimate``, as tables and as JSON."""
+"""The output of ``twinbus cost estimate``, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from twinbus.cli.shared.output import counted, show_json, show_table
+from twinbus.cli.shared.output import plural, show_json, show_table
 from twinbus.cost.estimate import CostEstimate, CostLine, OutageCost
 from twinbus.cost.prices import GB, PriceSheet, money
 from twinbus.failover.backlog_alerts import WATCH_INTERVAL_S, WATCH_INTERVAL_S_MAX
@@ -15,57 +15,57 @@ from twinbus.failover.backlog_alerts import WATCH_INTERVAL_S, WATCH_INTERVAL_S_M
 __all__ = ["as_json", "show_estimate"]
 
 
-def show_estimate(made: CostEstimate, output: str) -> None:
-    """Print it."""
+def show_estimate(estimate: CostEstimate, output: str) -> None:
+    """Print an estimate."""
     if output != "table":
-        show_json(as_json(made), output)
+        show_json(as_json(estimate), output)
         return
-    _show_idle(made)
-    _show_outage(made)
-    _show_what_if(made)
-    for line in _notes(made):
+    _show_idle(estimate)
+    _show_outage(estimate)
+    _show_what_if(estimate)
+    for line in _notes(estimate):
         typer.echo(line)
 
 
 # -- tables -------------------------------------------------------------------------------
 
 
-def _show_idle(made: CostEstimate) -> None:
-    plan, currency = made.plan, made.prices.currency
+def _show_idle(estimate: CostEstimate) -> None:
+    plan, currency = estimate.plan, estimate.prices.currency
+    queues = plural(plan.backlog_queues, "backlog queue")
     show_table(
         ["per", "empty receives", f"cost {currency}", f"base charge {currency}"],
         [
             (idle.period, f"{idle.receives:,}", money(idle.cost), money(idle.base_cost))
-            for idle in made.idle
+            for idle in estimate.idle
         ],
         title=(
-            f"Idle: {counted(plan.syphons, 'syphon')} waiting {_time(plan.poll_ms)} "
-            f"at {counted(plan.backlog_queues, 'backlog queue')}"
+            f"Idle: {plural(plan.syphons, 'syphon')}, {queues}, wait time {_time(plan.poll_ms)}"
         ),
         numbers_from=1,
     )
-    month = made.idle[-1]
+    month = estimate.idle[-1]
     typer.echo(
-        f"Where idle links end after {_time(plan.idle_detach_ms)} (Azure), a wait is "
-        f"{counted(plan.grants_per_poll, 'receive')}:\n"
+        f"If idle links are detached after {_time(plan.idle_detach_ms)} (Azure), one wait is "
+        f"{plural(plan.grants_per_poll, 'receive')}:\n"
         f"{month.detached_receives:,} in {month.period}, {money(month.detached_cost)} {currency}."
     )
 
 
-def _show_outage(made: CostEstimate) -> None:
-    plan, outage, currency = made.plan, made.outage, made.prices.currency
+def _show_outage(estimate: CostEstimate) -> None:
+    plan, outage, currency = estimate.plan, estimate.outage, estimate.prices.currency
     show_table(
         ["kind", "messages", "calls", "operations", "out", currency],
         [_outage_row(line) for line in outage.lines],
         title=(
-            f"Outage of {_time(plan.outage_ms)}: {counted(outage.messages, 'message')} detoured, "
+            f"Outage of {_time(plan.outage_ms)}: {plural(outage.messages, 'message')} diverted, "
             f"{outage.charges_per_message} charges each"
         ),
         numbers_from=1,
         totals=[
-            _total_row("all", outage, None),
+            _total_row("total", outage, None),
             _total_row("without an outage", outage, True),
-            _total_row("because of it", outage, False),
+            _total_row("caused by the outage", outage, False),
         ],
     )
 
@@ -87,9 +87,11 @@ def _total_row(name: str, outage: OutageCost, anyway: bool | None) -> tuple[str,
     return name, "", "", f"{units:,}", "", money(cost)
 
 
-def _show_what_if(made: CostEstimate) -> None:
-    polls = list(dict.fromkeys(each.poll_ms for each in made.what_if))
-    rows = [made.what_if[at : at + len(polls)] for at in range(0, len(made.what_if), len(polls))]
+def _show_what_if(estimate: CostEstimate) -> None:
+    polls = list(dict.fromkeys(each.poll_ms for each in estimate.what_if))
+    rows = [
+        estimate.what_if[at : at + len(polls)] for at in range(0, len(estimate.what_if), len(polls))
+    ]
     show_table(
         ["syphons", *(_time(poll) for poll in polls)],
         [
@@ -98,27 +100,27 @@ def _show_what_if(made: CostEstimate) -> None:
         ],
         title=(
             "What if: empty receives in 30 days, and their cost in "
-            f"{made.prices.currency}, by syphons and time of waiting"
+            f"{estimate.prices.currency}, by number of syphons and wait time"
         ),
         numbers_from=1,
     )
 
 
-def _notes(made: CostEstimate) -> list[str]:
-    prices = made.prices
+def _notes(estimate: CostEstimate) -> list[str]:
+    prices = estimate.prices
     notes = [f"Prices: {prices.name}, {prices.dated}, {prices.source}"]
     if prices.note:
         notes.append(prices.note)
-    before = made.before
+    before = estimate.before
     notes.append(
-        f"On top of {before.units:,} operations and {_size(before.bytes_out)} out in the same month"
-        + (" (30 days of this traffic)." if made.plan.used is None else ".")
+        f"Added to {before.units:,} operations and {_size(before.bytes_out)} out in the same month"
+        + (" (30 days of this traffic)." if estimate.plan.used is None else ".")
     )
     return notes
 
 
 def _size(size_bytes: int) -> str:
-    """``1.11 GB``; as transfer is paid, in powers of ten."""
+    """``1.11 GB``; in powers of ten, like the prices of data transfer."""
     for unit_bytes, unit in ((GB, "GB"), (1_000_000, "MB"), (1_000, "kB")):
         if size_bytes >= unit_bytes:
             return f"{size_bytes / unit_bytes:,.2f} {unit}"
@@ -126,7 +128,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _time(time_ms: int) -> str:
-    """``45m``, ``1h``, ``90s``: the largest unit that leaves no rest."""
+    """``45m``, ``1h``, ``90s``: the largest unit without a remainder."""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
         if time_ms and time_ms % unit_ms == 0:
             return f"{time_ms // unit_ms}{unit}"
@@ -136,12 +138,12 @@ def _time(time_ms: int) -> str:
 # -- JSON ---------------------------------------------------------------------------------
 
 
-def as_json(made: CostEstimate) -> dict[str, Any]:
-    """Money as text, because it is exact; times in seconds."""
-    outage = made.outage
+def as_json(estimate: CostEstimate) -> dict[str, Any]:
+    """Amounts of money as text, because they are exact; times in seconds."""
+    outage = estimate.outage
     return {
-        "prices": _prices(made.prices),
-        "plan": _plan(made),
+        "prices": _prices(estimate.prices),
+        "plan": _plan(estimate),
         "idle": [
             {
                 "period": idle.period,
@@ -152,7 +154,7 @@ def as_json(made: CostEstimate) -> dict[str, Any]:
                 "cost_if_idle_links_end": _exact(idle.detached_cost),
                 "base_cost": _exact(idle.base_cost),
             }
-            for idle in made.idle
+            for idle in estimate.idle
         ],
         "outage": {
             "messages": outage.messages,
@@ -178,7 +180,7 @@ def as_json(made: CostEstimate) -> dict[str, Any]:
                 "receives_30_days": each.receives,
                 "cost_30_days": _exact(each.cost),
             }
-            for each in made.what_if
+            for each in estimate.what_if
         ],
     }
 
@@ -193,8 +195,8 @@ def _prices(prices: PriceSheet) -> dict[str, Any]:
     }
 
 
-def _plan(made: CostEstimate) -> dict[str, Any]:
-    plan = made.plan
+def _plan(estimate: CostEstimate) -> dict[str, Any]:
+    plan = estimate.plan
     return {
         "backlog_queues": plan.backlog_queues,
         "poll_s": plan.poll_ms / 1000,
@@ -210,8 +212,8 @@ def _plan(made: CostEstimate) -> dict[str, Any]:
         "batch": plan.batch,
         "watch_s": WATCH_INTERVAL_S,
         "watch_s_max": WATCH_INTERVAL_S_MAX,
-        "used": made.before.units,
-        "used_bytes_out": made.before.bytes_out,
+        "used": estimate.before.units,
+        "used_bytes_out": estimate.before.bytes_out,
     }
 
 
@@ -221,5 +223,5 @@ def _total(outage: OutageCost, anyway: bool | None) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """``0.80``, never ``8E-1``; without zeros that say nothing."""
+    """``0.80``, never ``8E-1``; without trailing zeros."""
     return f"{amount.normalize():f}" if amount else "0"

@@ -1,4 +1,4 @@
-"""What ``twinbus cost reconcile`` does: start Spark, ask, and show the answer."""
+"""Runs ``twinbus cost reconcile`` on Spark and prints the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from twinbus.cli.cost.commands import ReconcileOptions
-from twinbus.cli.shared.output import counted, show_json, show_spinner, show_table
+from twinbus.cli.shared.output import plural, show_json, show_spinner, show_table
 from twinbus.cost.reconciliation import EntityReconciliation, MessageStatus, Outage, Reconciliation
 from twinbus.errors import ConfigurationError
 from twinbus.pairing.client.environment import ROLES, Role, require_namespace
@@ -25,7 +25,7 @@ __all__ = ["run_reconcile", "show_reconciliation"]
 
 SHOWN_MAX: Final = 50
 """Differences in the table; the others are in the JSON."""
-# Every row has these; the others are shown when somebody has some.
+# These columns are always shown, the others when at least one entity has such messages.
 _ALWAYS: Final = (
     MessageStatus.DELIVERED,
     MessageStatus.WAITING,
@@ -36,9 +36,11 @@ _ALWAYS: Final = (
 
 
 def run_reconcile(options: ReconcileOptions) -> bool | None:
-    """Whether the books close; None if there is nothing to close."""
+    """Whether every message is accounted for; None if the sources contain no message."""
     if options.begins is not None and options.ends is not None and options.begins >= options.ends:
-        raise ConfigurationError("--from is not before --to", hint="Exchange them")
+        raise ConfigurationError(
+            "--from is not earlier than --to", hint="Set --from earlier than --to"
+        )
     require_pyspark()
     references = [_reference(role, options) for role in ROLES] if options.look else [None, None]
     from twinbus.spark.reconciliation.reconcile import Sources, reconcile
@@ -53,7 +55,7 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
         secondary=references[1],
     )
     with (
-        show_spinner("Spark starts, then the logs are read"),
+        show_spinner("Starting Spark and reading the logs"),
         translate_spark_errors(),
         _session() as spark,
     ):
@@ -66,7 +68,7 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """One that runs already is its owner's to stop."""
+    """A session that already runs is not stopped."""
     running = require_pyspark().SparkSession.getActiveSession()
     spark = local_session("twinbus cost reconcile", fast_start=True, finds_sources=False)
     try:
@@ -77,7 +79,7 @@ def _session() -> Iterator[SparkSession]:
 
 
 def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
-    """Spark's processes read the same variables; what is in them does not travel."""
+    """Spark's processes read the same variables; their values are not sent."""
     named = require_namespace(os.environ, role)
     ca_file = None if options.ca_file is None else str(options.ca_file.resolve())
     if named.connection_string is not None:
@@ -87,20 +89,20 @@ def _reference(role: Role, options: ReconcileOptions) -> NamespaceRef:
 
 
 def show_reconciliation(answer: Reconciliation, output: str) -> None:
-    """As JSON, or as tables with the verdict behind them."""
+    """Print it as JSON, or as tables followed by the verdict."""
     if output != "table":
         show_json(answer.to_json(), output)
         return
-    fates = [fate for fate in MessageStatus if fate in _ALWAYS or answer.count(fate)]
+    statuses = [status for status in MessageStatus if status in _ALWAYS or answer.count(status)]
     has_outages = any(each.outages for each in answer.entities)
-    columns = ["entity", "sent", *(fate.value for fate in fates), "duplicates", "unexpected"]
+    columns = ["entity", "sent", *(status.value for status in statuses), "duplicates", "unexpected"]
     show_table(
         columns + ["outages"] * has_outages,
-        [_row(each, fates, has_outages) for each in answer.entities],
+        [_row(each, statuses, has_outages) for each in answer.entities],
     )
     if answer.differences:
         show_table(
-            ("entity", "message", "difference", "what the logs say"),
+            ("entity", "message", "difference", "evidence in the logs"),
             [
                 (
                     each.entity or "?",
@@ -116,14 +118,16 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     typer.echo(answer.verdict)
 
 
-def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
-    counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
-    duplicates = f"{books.duplicates:,}"
-    if books.duplicates > books.duplicates_explained:
-        duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
-    row = [books.entity or "?", *(f"{count:,}" for count in counts), duplicates]
-    row.append(f"{books.unexpected:,}")
-    return row + [", ".join(map(_outage, books.outages))] * has_outages
+def _row(
+    entity: EntityReconciliation, statuses: list[MessageStatus], has_outages: bool
+) -> list[str]:
+    counts = [entity.sent, *(entity.fates.get(status, 0) for status in statuses)]
+    duplicates = f"{entity.duplicates:,}"
+    if entity.duplicates > entity.duplicates_explained:
+        duplicates += f" ({entity.duplicates - entity.duplicates_explained:,} unexplained)"
+    row = [entity.entity or "?", *(f"{count:,}" for count in counts), duplicates]
+    row.append(f"{entity.unexpected:,}")
+    return row + [", ".join(map(_outage, entity.outages))] * has_outages
 
 
 def _outage(outage: Outage) -> str:
@@ -133,14 +137,14 @@ def _outage(outage: Outage) -> str:
 
 
 def _remarks(answer: Reconciliation) -> list[str]:
-    remarks = [f"Used: {', '.join(answer.given.names)}."]
+    remarks = [f"Sources: {', '.join(answer.given.names)}."]
     remarks += answer.given.unproven()
     remarks += answer.notes
     hidden = len(answer.differences) - SHOWN_MAX
     if hidden > 0:
-        remarks.append(f"{counted(hidden, 'more difference')}: see --output json.")
+        remarks.append(f"{plural(hidden, 'more difference')} in --output json.")
     if answer.damaged_lines:
-        remarks.append(f"{counted(answer.damaged_lines, 'line')} of the logs could not be read.")
+        remarks.append(f"{plural(answer.damaged_lines, 'line')} of the logs could not be read.")
     if answer.lost_lines:
-        remarks.append(f"{counted(answer.lost_lines, 'line')} of the logs are missing.")
+        remarks.append(f"{plural(answer.lost_lines, 'line')} of the logs are missing.")
     return remarks

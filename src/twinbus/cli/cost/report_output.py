@@ -1,11 +1,7 @@
-"""``twinbus cost report``: how it runs and what it shows.
+"""Runs ``twinbus cost report`` on Spark, and prints it as tables, JSON, JSON lines, CSV or HTML.
 
-The answer of ``twinbus cost report``: as tables, JSON, lines of it, CSV, or a page.
-
-What ``twinbus cost report`` does: look at the logs, start Spark, ask, and show the answer.
-
-Rule 1: money is not rounded in JSON and CSV, and it is text, because numbers of JSON would round
-        it; people see it rounded.
+Rule 1: in JSON and CSV, amounts of money are exact and are text, because JSON numbers would round
+        them; tables show them rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from twinbus.cli.cost.commands import ReportOptions
-from twinbus.cli.shared.output import counted, show_json, show_spinner, show_table
+from twinbus.cli.shared.output import plural, show_json, show_spinner, show_table
 from twinbus.cost.price_sheets import load_prices
 from twinbus.cost.prices import money
 from twinbus.cost.report import CostReport, Quality, Slice
@@ -36,35 +32,35 @@ if TYPE_CHECKING:
 __all__ = ["as_json", "run_report", "show_report"]
 
 SHOWN_MAX: Final = 50
-"""Lines in the table; all of them are in the other forms."""
+"""Lines in the table; the other formats have all lines."""
 _COUNTS: Final = ("calls", "messages", "units", "bytes_in", "bytes_out")
 
 
-def show_report(made: ComputedReport, output: str) -> None:
-    """Print it."""
-    _SHOWN[output](made)
+def show_report(computed: ComputedReport, output: str) -> None:
+    """Print a report."""
+    _WRITERS[output](computed)
 
 
 # -- tables -------------------------------------------------------------------------------
 
 
-def _show_tables(made: ComputedReport) -> None:
-    report = made.report
+def _show_tables(computed: ComputedReport) -> None:
+    report = computed.report
     shown = report.slices[:SHOWN_MAX]
     left = len(report.slices) - len(shown)
     currency = report.prices.currency
     show_table(
         [*report.by, "calls", "messages", "operations", "MB in", "MB out", currency],
         [_row([each.keys[word] for word in report.by], each) for each in shown],
-        title=f"What it cost from {_shown(report.begins)} to {_shown(report.ends)} (UTC)",
+        title=f"Costs from {_format_time(report.begins)} to {_format_time(report.ends)} (UTC)",
         numbers_from=len(report.by),
-        totals=[_row(["all", *[""] * (len(report.by) - 1)], report.total)],
+        totals=[_row(["total", *[""] * (len(report.by) - 1)], report.total)],
     )
     if left:
-        typer.echo(f"{counted(left, 'line')} more: --output csv has all")
+        typer.echo(f"{plural(left, 'more line')} in --output csv")
     if report.pairs:
         show_table(
-            ["pair", "detoured", "detours", "pings", "idle polls", "other", currency],
+            ["pair", "diverted", "diversion", "pings", "idle polls", "other", currency],
             [
                 (
                     pair.pair,
@@ -77,7 +73,7 @@ def _show_tables(made: ComputedReport) -> None:
                 )
                 for pair in report.pairs
             ],
-            title="What pairs cost on top of the messages themselves: operations",
+            title="Additional operations of pairs, and their cost",
             numbers_from=1,
         )
     for line in _notes(report):
@@ -90,7 +86,7 @@ def _row(names: list[str], each: Slice) -> tuple[str, ...]:
     return (*names, *counts, *sizes, money(each.cost))
 
 
-def _shown(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M")
 
 
@@ -99,34 +95,34 @@ def _notes(report: CostReport) -> Iterator[str]:
     yield (
         f"Idle polling: {report.idle_share:.1%} of all operations, "
         f"{money(report.idle_cost)} {prices.currency}. "
-        f"Base charge for the time: {money(report.base_cost)} {prices.currency}, not in the table."
+        f"Base charge for this time: {money(report.base_cost)} {prices.currency}, not in the table."
     )
     yield f"Prices: {prices.name}, {prices.dated}, {prices.source}"
-    yield f"From {counted(quality.records, 'line')} of operations logs{_troubles(quality)}."
+    yield f"From {plural(quality.records, 'line')} of operations logs{_format_problems(quality)}."
     if quality.open_runs:
         yield (
-            f"{counted(len(quality.open_runs), 'run')} not closed (running, or killed): "
+            f"{plural(len(quality.open_runs), 'run')} without an end (running or killed): "
             f"at most {quality.units_missing_max:,} operations are missing."
         )
 
 
-def _troubles(quality: Quality) -> str:
-    told = []
+def _format_problems(quality: Quality) -> str:
+    problems = []
     if quality.duplicates:
-        told.append(f"{quality.duplicates:,} came twice and are left out")
+        problems.append(f"{plural(quality.duplicates, 'duplicate')} ignored")
     if quality.late:
-        told.append(f"{quality.late:,} stood in the file of another day")
+        problems.append(f"{quality.late:,} in the file of another day")
     for reason, count in sorted(quality.damaged.items()):
-        told.append(f"{count:,} damaged ({reason})")
-    return "".join(f"; {each}" for each in told)
+        problems.append(f"{count:,} damaged ({reason})")
+    return "".join(f"; {each}" for each in problems)
 
 
 # -- JSON and CSV -------------------------------------------------------------------------
 
 
-def as_json(made: ComputedReport) -> dict[str, Any]:
-    """All that the report knows, and which days were computed for it."""
-    report, prices, quality = made.report, made.report.prices, made.report.quality
+def as_json(computed: ComputedReport) -> dict[str, Any]:
+    """The whole report, and the days that were computed for it."""
+    report, prices, quality = computed.report, computed.report.prices, computed.report.quality
     return {
         "from": _iso(report.begins),
         "to": _iso(report.ends),
@@ -180,7 +176,7 @@ def as_json(made: ComputedReport) -> dict[str, Any]:
             "duplicates": quality.duplicates,
             "late": quality.late,
             "damaged": dict(quality.damaged),
-            "damaged_lines_in": [str(path) for path in made.damaged],
+            "damaged_lines_in": [str(path) for path in computed.damaged],
             "open_runs": [
                 {
                     "namespace": run.namespace,
@@ -193,7 +189,9 @@ def as_json(made: ComputedReport) -> dict[str, Any]:
             ],
             "units_missing_max": quality.units_missing_max,
         },
-        "computed_days": [{"day": each.day, "files": list(each.files)} for each in made.computed],
+        "computed_days": [
+            {"day": each.day, "files": list(each.files)} for each in computed.computed
+        ],
     }
 
 
@@ -207,33 +205,33 @@ def _iso(moment: datetime) -> str:
 
 
 def _exact(amount: Decimal) -> str:
-    """``0.80``, never ``8E-1``; without zeros that say nothing."""
+    """``0.80``, never ``8E-1``; without trailing zeros."""
     return f"{amount.normalize():f}" if amount else "0"
 
 
-def _show_json(made: ComputedReport) -> None:
-    show_json(as_json(made), "json")
+def _show_json(computed: ComputedReport) -> None:
+    show_json(as_json(computed), "json")
 
 
-def _show_lines(made: ComputedReport) -> None:
-    for each in made.report.slices:
+def _show_lines(computed: ComputedReport) -> None:
+    for each in computed.report.slices:
         show_json(_slice(each), "jsonl")
 
 
-def _show_csv(made: ComputedReport) -> None:
-    report = made.report
+def _show_csv(computed: ComputedReport) -> None:
+    report = computed.report
     writer = csv.DictWriter(sys.stdout, [*report.by, *_COUNTS, "cost"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(_slice(each) for each in report.slices)
 
 
-def _show_page(made: ComputedReport) -> None:
+def _show_page(computed: ComputedReport) -> None:
     from twinbus.cost.html.page import render
 
-    typer.echo(render(made.report), nl=False)
+    typer.echo(render(computed.report), nl=False)
 
 
-_SHOWN: Final[Mapping[str, Callable[[ComputedReport], None]]] = {
+_WRITERS: Final[Mapping[str, Callable[[ComputedReport], None]]] = {
     "table": _show_tables,
     "json": _show_json,
     "jsonl": _show_lines,
@@ -246,18 +244,20 @@ DRIVER_MEMORY: Final = "2g"
 
 
 def run_report(options: ReportOptions) -> None:
-    """Compute and show it; what can be refused without Spark is refused before it starts."""
+    """Compute and print a report; wrong options are refused before Spark starts."""
     if options.begins is not None and options.ends is not None and options.begins >= options.ends:
-        raise ConfigurationError("--from is not before --to", hint="Exchange them")
+        raise ConfigurationError(
+            "--from is not earlier than --to", hint="Set --from earlier than --to"
+        )
     prices = load_prices(options.prices)
     require_pyspark()
     from twinbus.spark.cost_report.log_files import find_logs
 
     find_logs(options.logs)
-    with show_spinner("Spark starts, then the logs are read"), _session() as spark:
+    with show_spinner("Starting Spark and reading the logs"), _session() as spark:
         from twinbus.spark.cost_report.report import ReportRequest, cost_report
 
-        asked = ReportRequest(
+        request = ReportRequest(
             prices=prices,
             begins=options.begins,
             ends=options.ends,
@@ -265,16 +265,17 @@ def run_report(options: ReportOptions) -> None:
             source=options.source,
             month_already=options.used,
         )
-        made = cost_report(spark, options.logs, asked, state=options.state)
+        computed = cost_report(spark, options.logs, request, state=options.state)
     if options.file is None:
-        show_report(made, options.output)
+        show_report(computed, options.output)
         return
     try:
         with options.file.open("w", encoding="utf-8") as file, redirect_stdout(file):
-            show_report(made, options.output)
+            show_report(computed, options.output)
     except OSError as error:
         raise ConfigurationError(
-            f"{str(options.file)!r} cannot be written: {error.strerror}", hint="Choose another file"
+            f"Cannot write {str(options.file)!r}: {error.strerror}",
+            hint="Use another file for --file",
         ) from error
 
 
@@ -282,7 +283,7 @@ def run_report(options: ReportOptions) -> None:
 def _session() -> Iterator[SparkSession]:
     spark = local_session(
         "twinbus cost report",
-        fast_start=True,  # Arrow does the work, also with large logs.
+        fast_start=True,  # Arrow does the computation, also for large logs.
         finds_sources=False,
         more={"spark.driver.memory": DRIVER_MEMORY},
     )

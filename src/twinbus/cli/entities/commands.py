@@ -1,13 +1,18 @@
-"""What ``queue``, ``topic``, ``subscription`` and ``rule`` share: list, show, create, delete.
+"""Common parts of ``queue``, ``topic``, ``subscription`` and ``rule``: options and the verbs list,
+show, create and delete.
 
-Rule 1: a command that changes something says what it would do with ``--dry-run``.
-Rule 2: what is deleted for good is asked for first, unless ``--yes`` is given.
+``list``, ``show`` and ``delete`` differ only by an EntityKind and are registered from it;
+``create`` has its own options in each group.
+
+Rule 1: every command that changes something has ``--dry-run``, which prints what it would do.
+Rule 2: a permanent deletion asks for confirmation, unless ``--yes`` is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import fields
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, overload
 
@@ -15,8 +20,11 @@ import typer
 from typer.core import TyperCommand
 
 from twinbus.cli.shared.messages import split_subscription
-from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace
+from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.shared.output import (
+    DryRun,
+    Output,
+    Yes,
     check_output_format,
     confirm,
     plain,
@@ -36,15 +44,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "QUEUE_COLUMNS",
+    "EntityKind",
     "SubscriptionCommand",
     "create_entity",
-    "delete_entity",
-    "duration",
     "entity_group",
-    "list_entities",
-    "show_entity",
-    "status_of",
-    "taken",
+    "find_entity",
+    "parameter",
+    "parse_duration",
+    "parse_status",
+    "register_delete",
+    "register_list",
+    "register_show",
 ]
 
 T = TypeVar("T")
@@ -57,82 +67,92 @@ QUEUE_COLUMNS: Final = (
 )
 STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 
-# -- options of several nouns ---------------------------------------------------------------
+# -- options of several groups --------------------------------------------------------------
 
-Prefix = Annotated[str, typer.Option(help="Only paths that begin so.", metavar="TEXT")]
+Prefix = Annotated[str, typer.Option(help="Prefix of the paths to list.", metavar="TEXT")]
 LockDuration = Annotated[
-    str, typer.Option(help="How long a received message is locked.", metavar="TIME")
+    str, typer.Option(help="Lock duration of a received message.", metavar="TIME")
 ]
 DeliveryCount = Annotated[
-    int, typer.Option(help="Deliveries before a message is dead-lettered.", min=1)
+    int, typer.Option(help="Number of deliveries before a message is dead-lettered.", min=1)
 ]
 TimeToLive = Annotated[
     str | None,
-    typer.Option("--ttl", help="How long messages live unless they say less.", metavar="TIME"),
+    typer.Option("--ttl", help="Default time to live of messages.", metavar="TIME"),
 ]
-Sessions = Annotated[bool, typer.Option("--sessions", help="Messages belong to sessions.")]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Require sessions.")]
 ExpiredDie = Annotated[
-    bool, typer.Option("--dead-letter-expired", help="Dead-letter what expires.")
+    bool, typer.Option("--dead-letter-expired", help="Dead-letter expired messages.")
 ]
 IdleTime = Annotated[
     str | None,
-    typer.Option("--delete-when-idle", help="Delete it after so long unused.", metavar="TIME"),
+    typer.Option(
+        "--delete-when-idle", help="Idle time after which the entity is deleted.", metavar="TIME"
+    ),
 ]
 ForwardTo = Annotated[
-    str | None, typer.Option(help="Hand every message on to this entity.", metavar="PATH")
+    str | None, typer.Option(help="Entity that every message is forwarded to.", metavar="PATH")
 ]
 ForwardDead = Annotated[
     str | None,
-    typer.Option("--forward-dead-letters-to", help="Hand dead letters on to it.", metavar="PATH"),
+    typer.Option(
+        "--forward-dead-letters-to",
+        help="Entity that dead letters are forwarded to.",
+        metavar="PATH",
+    ),
 ]
-Size = Annotated[int, typer.Option("--size-mb", help="Its quota in megabytes.", min=1)]
+Size = Annotated[int, typer.Option("--size-mb", help="Maximum size in megabytes.", min=1)]
 Duplicates = Annotated[
     str | None,
     typer.Option(
-        "--duplicate-window", help="Drop messages whose id came within this time.", metavar="TIME"
+        "--duplicate-window",
+        help="Duplicate detection window, for example 10m [no duplicate detection].",
+        metavar="TIME",
     ),
 ]
-Partitioned = Annotated[bool, typer.Option("--partitioned", help="Spread over partitions.")]
+Partitioned = Annotated[bool, typer.Option("--partitioned", help="Enable partitioning.")]
 Status = Annotated[
-    str, typer.Option(help="Active, Disabled, SendDisabled or ReceiveDisabled.", metavar="TEXT")
+    str,
+    typer.Option(help="Status: Active, Disabled, SendDisabled or ReceiveDisabled.", metavar="TEXT"),
 ]
 DeadLettersInstead = Annotated[
-    bool, typer.Option("--dead-letters", help="Dead letters instead of the others.")
+    bool, typer.Option("--dead-letters", help="Purge the dead-letter queue instead.")
 ]
-KeepDeferred = Annotated[bool, typer.Option("--keep-deferred", help="Leave deferred messages.")]
-Note = Annotated[str, typer.Option("--metadata", help="A note that it carries.", metavar="TEXT")]
+KeepDeferred = Annotated[bool, typer.Option("--keep-deferred", help="Keep deferred messages.")]
+Note = Annotated[str, typer.Option("--metadata", help="User metadata.", metavar="TEXT")]
 
 
 @overload
-def duration(text: str) -> timedelta: ...
+def parse_duration(text: str) -> timedelta: ...
 @overload
-def duration(text: str | None, otherwise: T) -> timedelta | T: ...
-def duration(text: str | None, otherwise: Any = None) -> Any:
-    """A time from the command line; nothing is not what 0 is."""
+def parse_duration(text: str | None, otherwise: T) -> timedelta | T: ...
+def parse_duration(text: str | None, otherwise: Any = None) -> Any:
+    """A time from the command line; ``otherwise`` if the option is missing."""
     return otherwise if text is None else timedelta(seconds=seconds(text))
 
 
-def status_of(text: str) -> str:
+def parse_status(text: str) -> str:
     """The status as the service spells it."""
     for status in STATUSES:
         if status.lower() == text.lower():
             return status
     raise ConfigurationError(
-        f"--status cannot be {text!r:.40}", hint=f"Use one of {', '.join(STATUSES)}"
+        f"Invalid value for --status: {text!r:.40}",
+        hint="Use Active, Disabled, SendDisabled or ReceiveDisabled",
     )
 
 
 def entity_group(name: str, explanation: str) -> typer.Typer:
-    """The group of a noun's commands."""
+    """The command group of an entity kind."""
     return typer.Typer(name=name, help=explanation, no_args_is_help=True, rich_markup_mode=None)
 
 
 class SubscriptionCommand(TyperCommand):
-    """A command whose first arguments are TOPIC SUBSCRIPTION, or TOPIC/subscriptions/SUBSCRIPTION
-    as receivers write it."""
+    """A command whose first arguments are TOPIC SUBSCRIPTION, or TOPIC/subscriptions/SUBSCRIPTION,
+    the address of a receiver."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # The first word: behind an option it could be the option's value.
+        # Only the first word: after an option it could be the value of the option.
         if args and (parts := split_subscription(args[0])) is not None:
             args = [*parts, *args[1:]]
         return super().parse_args(ctx, args)
@@ -141,45 +161,101 @@ class SubscriptionCommand(TyperCommand):
 # -- the verbs ------------------------------------------------------------------------------
 
 
-def list_entities(
-    where: NamespaceTarget,
-    output: str,
-    listing: Callable[[AdministrationClient], AsyncIterator[Any]],
-    columns: Sequence[str],
-    *,
-    numbers_from: int | None = None,
+def parameter(
+    name: str, annotation: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    """An argument or option of a registered command."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+_OUTPUT: Final = parameter("output", Output, "table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityKind:
+    """A kind of entity. Its functions get the command's arguments by name."""
+
+    arguments: tuple[inspect.Parameter, ...]
+    """Those of ``show`` and ``delete``, which name one entity."""
+    list_arguments: tuple[inspect.Parameter, ...]
+    columns: Sequence[str]
+    numbers_from: int | None = None
+    label: Callable[..., str]
+    """The entity in a sentence: "queue 'orders'"."""
+    list_all: Callable[..., AsyncIterator[Any]]
+    get: Callable[..., Awaitable[Any]]
+    delete: Callable[..., Awaitable[None]]
+    list_help: str
+    show_help: str
+    delete_help: str
+    command_class: type[TyperCommand] | None = None
+    list_class: type[TyperCommand] | None = None
+
+
+def register_list(group: typer.Typer, kind: EntityKind) -> None:
+    def run(*, output: str, where: NamespaceTarget, **names: str) -> None:
+        check_output_format(output)
+
+        async def ask(namespace: Any) -> list[Any]:
+            return [each async for each in kind.list_all(namespace.management, **names)]
+
+        records = [to_record(each) for each in run_with_namespace(where, ask)]
+        show_records(records, output, kind.columns, numbers_from=kind.numbers_from)
+
+    options = (*kind.list_arguments, _OUTPUT)
+    _register(group, "list", run, kind.list_help, options, kind.list_class)
+
+
+def register_show(group: typer.Typer, kind: EntityKind) -> None:
+    def run(*, output: str, where: NamespaceTarget, **names: str) -> None:
+        check_output_format(output)
+        found = run_with_namespace(where, lambda each: _require(each.management, kind, names))
+        show_record(to_record(found), output)
+
+    options = (*kind.arguments, _OUTPUT)
+    _register(group, "show", run, kind.show_help, options, kind.command_class)
+
+
+def register_delete(group: typer.Typer, kind: EntityKind) -> None:
+    def run(*, yes: bool, dry_run: bool, output: str, where: NamespaceTarget, **names: str) -> None:
+        check_output_format(output)
+        found = run_with_namespace(where, lambda each: _require(each.management, kind, names))
+        counts = getattr(found, "counts", None)
+        holds = f" with {counts.total:,} messages" if counts is not None and counts.total else ""
+        label, record = kind.label(**names), to_record(found)
+        sentence = f"{_capitalize(label)}{holds}"
+        if dry_run:
+            print_result(output, {"would_delete": record}, f"{sentence} would be deleted")
+            return
+        confirm(yes, f"Permanently delete {label}{holds}?", f"deletes {label}")
+        run_with_namespace(where, lambda each: kind.delete(each.management, **names))
+        print_result(output, {"deleted": record}, f"{sentence} was deleted")
+
+    options = (*kind.arguments, parameter("yes", Yes, False), parameter("dry_run", DryRun, False))
+    _register(group, "delete", run, kind.delete_help, (*options, _OUTPUT), kind.command_class)
+
+
+def _register(
+    group: typer.Typer,
+    verb: str,
+    run: Callable[..., None],
+    help_text: str,
+    options: Sequence[inspect.Parameter],
+    command_class: type[TyperCommand] | None,
 ) -> None:
-    check_output_format(output)
-
-    async def ask(namespace: Any) -> list[Any]:
-        return [each async for each in listing(namespace.management)]
-
-    show_records(
-        [record_of(each) for each in run_with_namespace(where, ask)],
-        output,
-        columns,
-        numbers_from=numbers_from,
-    )
+    where = inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY, annotation=NamespaceTarget)
+    # Typer reads the options from the signature and the annotations.
+    run.__signature__ = inspect.Signature([*options, where])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*options, where)}
+    run.__doc__ = f"{help_text}\n\nRequires the Manage claim."
+    group.command(verb, cls=command_class)(with_namespace(run))
 
 
-def show_entity(
-    where: NamespaceTarget,
-    output: str,
-    named: str,
-    get: Callable[[AdministrationClient], Awaitable[Any]],
-) -> None:
-    """``named`` is what it is called in a sentence: "queue 'orders'"."""
-    check_output_format(output)
-    show_record(
-        record_of(run_with_namespace(where, lambda each: _found(each.management, named, get))),
-        output,
-    )
-
-
-async def taken(
+async def find_entity(
     management: AdministrationClient, path: str
 ) -> QueueProperties | TopicProperties | None:
-    """The queue or topic that has this name; None: neither."""
+    """The queue or topic with this name, or None."""
     return await management.get_queue(path) or await management.get_topic(path)
 
 
@@ -187,7 +263,7 @@ def create_entity(
     where: NamespaceTarget,
     output: str,
     dry_run: bool,
-    named: str,
+    label: str,
     wanted: Any,
     create: Callable[[AdministrationClient], Awaitable[Any]],
     get: Callable[[AdministrationClient], Awaitable[Any]],
@@ -199,54 +275,35 @@ def create_entity(
         if not dry_run:
             await create(namespace.management)
         elif await get(namespace.management) is not None:
-            raise TwinbusError(f"the name of the {named} is taken", hint="Choose another name")
+            raise TwinbusError(
+                f"Cannot create {label}: the name is in use", hint="Use another name"
+            )
 
     run_with_namespace(where, ask)
     if dry_run:
-        print_result(output, {"would_create": record}, f"the {named} would be created")
+        print_result(output, {"would_create": record}, f"{_capitalize(label)} would be created")
     else:
-        print_result(output, {"created": record}, f"the {named} was created")
+        print_result(output, {"created": record}, f"{_capitalize(label)} was created")
 
 
-def delete_entity(
-    where: NamespaceTarget,
-    output: str,
-    *,
-    yes: bool,
-    dry_run: bool,
-    named: str,
-    get: Callable[[AdministrationClient], Awaitable[Any]],
-    delete: Callable[[AdministrationClient], Awaitable[None]],
-) -> None:
-    check_output_format(output)
-    found = run_with_namespace(where, lambda each: _found(each.management, named, get))
-    counts = getattr(found, "counts", None)
-    holds = f" with {counts.total:,} messages in it" if counts is not None and counts.total else ""
-    if dry_run:
-        print_result(
-            output, {"would_delete": record_of(found)}, f"the {named}{holds} would be deleted"
-        )
-        return
-    confirm(yes, f"Delete the {named}{holds} for good?", "deletes it")
-    run_with_namespace(where, lambda each: delete(each.management))
-    print_result(output, {"deleted": record_of(found)}, f"the {named}{holds} was deleted")
-
-
-async def _found(
-    management: AdministrationClient,
-    named: str,
-    get: Callable[[AdministrationClient], Awaitable[Any]],
+async def _require(
+    management: AdministrationClient, kind: EntityKind, names: Mapping[str, str]
 ) -> Any:
-    found = await get(management)
+    found = await kind.get(management, **names)
     if found is None:
         from twinbus.errors import EntityNotFound
 
-        raise EntityNotFound(f"there is no {named}", hint="Check its spelling")
+        label = _capitalize(kind.label(**names))
+        raise EntityNotFound(f"{label} not found in the namespace", hint="Check the name")
     return found
 
 
-def record_of(entity: Any) -> dict[str, Any]:
-    """Everything that is known of it, its counts among the rest."""
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def to_record(entity: Any) -> dict[str, Any]:
+    """All properties of an entity, with its counts."""
     record = _settings(entity)
     counts = getattr(entity, "counts", None)
     if counts is not None:
@@ -258,5 +315,5 @@ def record_of(entity: Any) -> dict[str, Any]:
 
 
 def _settings(entity: Any) -> dict[str, Any]:
-    """What was chosen when it was made; what was not and is counted is left out."""
+    """The settings of an entity, without counts and other measured values."""
     return {each.name: plain(getattr(entity, each.name)) for each in fields(entity) if each.compare}

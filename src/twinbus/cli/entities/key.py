@@ -1,10 +1,10 @@
 """``twinbus key list|rotate|create|delete``: access rules of a queue or topic, or of a namespace.
 
-The service keeps the keys of an entity in its description, which holders of Manage may read and
-change. The keys of a whole namespace are not told over this protocol: Azure has them in its
-resource manager, our broker on its HTTP side (``--admin``).
+The keys of an entity are part of its description, which the Manage claim may read and change. The
+keys of a whole namespace are not: Azure has them in its resource manager, the twinbus broker in its
+HTTP API (``--admin``).
 
-Rule 1: a key is shown when ``--show-keys`` asks for it, and never otherwise.
+Rule 1: keys are printed only with ``--show-keys``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.commands import entity_group
 from twinbus.cli.shared.admin_client import (
     DEFAULT_URL,
     URL_VARIABLE,
@@ -38,18 +38,18 @@ from twinbus.errors import ConfigurationError, EntityNotFound, TwinbusError
 
 __all__ = ["key_app"]
 
-key_app = of.entity_group(
-    "key", "Access keys of an entity or a namespace: list, rotate, create, delete."
+key_app = entity_group(
+    "key", "Access rules and keys of an entity or a namespace: list, rotate, create, delete."
 )
 
 KEY_BYTES = 32
 _CLAIMS = {each.lower(): each for each in ("Send", "Listen", "Manage")}
 
 Path = Annotated[
-    str | None, typer.Argument(help="The queue or topic [the whole namespace, with --admin].")
+    str | None, typer.Argument(help="Queue or topic [the whole namespace, with --admin].")
 ]
-Rule = Annotated[str, typer.Argument(help="The access rule of the namespace.")]
-ShowKeys = Annotated[bool, typer.Option("--show-keys", help="Show the keys themselves.")]
+Rule = Annotated[str, typer.Argument(help="Name of the access rule.")]
+ShowKeys = Annotated[bool, typer.Option("--show-keys", help="Show the keys.")]
 
 
 @key_app.command("list")
@@ -60,7 +60,7 @@ def list_keys(
     admin: Annotated[
         str | None,
         typer.Option(
-            help="HTTP address of the broker: the rules of its whole namespace, without keys.",
+            help="HTTP address of a twinbus broker: list the rules of the namespace, without keys.",
             envvar=URL_VARIABLE,
             metavar="URL",
         ),
@@ -69,13 +69,16 @@ def list_keys(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """List the access rules of a queue or topic with their rights. Needs the claim Manage."""
+    """List the access rules of a queue or topic with their claims.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     if path is None and admin is not None:
         client = AdminClient.from_options(admin, where.text())
         rules = client.get(client.in_namespace("rules"))
-        told = [{"name": each["name"], "rights": each["claims"]} for each in rules]
-        show_records(told, output, ("name", "rights"))
+        listed = [{"name": each["name"], "rights": each["claims"]} for each in rules]
+        show_records(listed, output, ("name", "rights"))
         return
     entity = _entity(path)
     found = run_with_namespace(where, lambda each: each.management.access_rules(entity))
@@ -91,9 +94,9 @@ def list_keys(
 @key_app.command("rotate")
 @with_namespace
 def rotate(
-    path: Annotated[str, typer.Argument(help="The queue or topic.")],
-    rule: Annotated[str, typer.Argument(help="The access rule.")],
-    which: Annotated[str, typer.Option(help="primary or secondary.")] = "secondary",
+    path: Annotated[str, typer.Argument(help="Queue or topic.")],
+    rule: Annotated[str, typer.Argument(help="Name of the access rule.")],
+    which: Annotated[str, typer.Option(help="Key to replace: primary or secondary.")] = "secondary",
     show_keys: Annotated[bool, typer.Option("--show-keys", help="Show the new key.")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -101,35 +104,37 @@ def rotate(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Give an access rule a new key; whoever uses the old one is refused from then on.
+    """Replace a key of an access rule. Clients with the old key are refused at once.
 
-    Without an outage: move everybody to the other key first. Needs the claim Manage.
+    To avoid an outage, move all clients to the other key first. Requires the Manage claim.
     """
     check_output_format(output)
     if which not in ("primary", "secondary"):
         raise ConfigurationError(
-            f"--which cannot be {which!r:.40}", hint="Use primary or secondary"
+            f"Invalid value for --which: {which!r:.40}", hint="Use primary or secondary"
         )
     rules = run_with_namespace(where, lambda each: each.management.access_rules(path))
     if rule.lower() not in (each.name.lower() for each in rules):
         names = ", ".join(each.name for each in rules) or "none"
         raise EntityNotFound(
-            f"{path!r} has no access rule {rule!r}", path=path, hint=f"It has {names}"
+            f"Access rule {rule!r} not found in {path!r}",
+            path=path,
+            hint=f"Existing access rules: {names}",
         )
-    named = f"the {which} key of the rule {rule!r} of {path!r}"
+    named = f"{which} key of access rule {rule!r} of {path!r}"
     record = {"path": path, "rule": rule, "which": which}
     if dry_run:
-        print_result(output, {"would_rotate": record}, f"{named} would be replaced")
+        print_result(output, {"would_rotate": record}, f"The {named} would be replaced")
         return
-    confirm(yes, f"Replace {named}?", "replaces a key")
+    confirm(yes, f"Replace the {named}?", "replaces a key")
     import base64
     import secrets
 
     key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
     run_with_namespace(where, lambda each: each.management.set_access_key(path, rule, which, key))
     shown = {**record, "key": key} if show_keys else record
-    hint = f": {key}" if show_keys else "; `twinbus key list --show-keys` tells it"
-    print_result(output, {"rotated": shown}, f"{named} was replaced{hint}")
+    hint = f": {key}" if show_keys else "; show it with `twinbus key list --show-keys`"
+    print_result(output, {"rotated": shown}, f"The {named} was replaced{hint}")
 
 
 @key_app.command("create")
@@ -138,13 +143,16 @@ def create(
     claims: Annotated[
         str,
         typer.Option(
-            "--claims", "--rights", help="Send, Listen and Manage, with commas.", metavar="LIST"
+            "--claims",
+            "--rights",
+            help="Claims, separated by commas: Send, Listen, Manage.",
+            metavar="LIST",
         ),
     ],
     save: Annotated[
         FilePath | None,
         typer.Option(
-            help="Write the rule's connection string to this new file, for its owner only.",
+            help="New file for the connection string of the rule, readable by its owner only.",
             metavar="FILE",
         ),
     ] = None,
@@ -157,26 +165,27 @@ def create(
 ) -> None:
     """Create an access rule of a whole namespace of a running `twinbus serve`.
 
-    Its keys are told once, now: give --save or --show-keys. Needs the claim Manage. On Azure use
-    `az servicebus namespace authorization-rule create`.
+    The keys are returned only once: use --save or --show-keys. Requires the Manage claim. On Azure
+    use `az servicebus namespace authorization-rule create`.
     """
     check_output_format(output)
     wanted = _claims(claims)
     if save is None and not show_keys and not dry_run:
         raise ConfigurationError(
-            "the keys of a new access rule are told once", hint="Give --save FILE, or --show-keys"
+            "The keys of a new access rule are returned only once",
+            hint="Add --save FILE or --show-keys",
         )
     client = AdminClient.from_options(admin, connection_string, namespace)
-    named = f"the access rule {rule!r} of the namespace {client.namespace!r}"
+    named = f"access rule {rule!r} of namespace {client.namespace!r}"
     record: dict[str, Any] = {"rule": rule, "claims": wanted, "namespace": client.namespace}
     if dry_run:
-        print_result(output, {"would_create": record}, f"{named} would be created")
+        print_result(output, {"would_create": record}, f"The {named} would be created")
         return
     if save is not None:
         _check_new(save)
     made = client.put(client.in_namespace(f"rules/{rule}"), {"claims": wanted})
     text = client.connection_string_of(made["name"], made["primary_key"])
-    sentence = f"{named} was created"
+    sentence = f"The {named} was created"
     if save is not None:
         _save(save, text)
         record["saved"] = str(save)
@@ -198,9 +207,9 @@ def delete(
     connection_string: AdminConnectionString = None,
     namespace: AdminNamespace = None,
 ) -> None:
-    """Delete an access rule of a whole namespace; clients with its keys are refused from then on.
+    """Delete an access rule of a whole namespace. Clients with its keys are refused at once.
 
-    Needs the claim Manage. The last rule with Manage stays.
+    The last rule with the Manage claim cannot be deleted. Requires the Manage claim.
     """
     check_output_format(output)
     client = AdminClient.from_options(admin, connection_string, namespace)
@@ -208,16 +217,17 @@ def delete(
     found = next((each for each in rules if each.lower() == rule.lower()), None)
     if found is None:
         raise EntityNotFound(
-            f"{client.namespace!r} has no access rule {rule!r}", hint=f"It has {', '.join(rules)}"
+            f"Access rule {rule!r} not found in namespace {client.namespace!r}",
+            hint=f"Existing access rules: {', '.join(rules)}",
         )
-    named = f"the access rule {found!r} of the namespace {client.namespace!r}"
+    named = f"access rule {found!r} of namespace {client.namespace!r}"
     record = {"rule": found, "namespace": client.namespace}
     if dry_run:
-        print_result(output, {"would_delete": record}, f"{named} would be deleted")
+        print_result(output, {"would_delete": record}, f"The {named} would be deleted")
         return
-    confirm(yes, f"Delete {named}?", "deletes keys")
+    confirm(yes, f"Delete {named}?", "deletes an access rule and its keys")
     client.delete(client.in_namespace(f"rules/{found}"))
-    print_result(output, {"deleted": record}, f"{named} was deleted")
+    print_result(output, {"deleted": record}, f"The {named} was deleted")
 
 
 def _claims(text: str) -> list[str]:
@@ -225,19 +235,23 @@ def _claims(text: str) -> list[str]:
     for each in filter(None, (part.strip() for part in text.split(","))):
         if each.lower() not in _CLAIMS:
             raise ConfigurationError(
-                f"--claims cannot be {each!r:.40}", hint="Use Send, Listen, Manage"
+                f"Invalid value for --claims: {each!r:.40}", hint="Use Send, Listen or Manage"
             )
         found.append(_CLAIMS[each.lower()])
     if not found:
-        raise ConfigurationError("--claims is empty", hint="Use Send, Listen, Manage")
+        raise ConfigurationError(
+            "--claims is empty", hint="Use one or more of Send, Listen and Manage"
+        )
     return found
 
 
 def _check_new(path: FilePath) -> None:
-    """Before the rule is made: its keys are told once."""
+    """Checked before the rule is created, because its keys are returned only once."""
     if path.exists() or not path.parent.is_dir():
-        reason = "exists already" if path.exists() else "is in no directory that exists"
-        raise ConfigurationError(f"--save {str(path)!r:.200} {reason}", hint="Name a new file")
+        reason = "already exists" if path.exists() else "is in a directory that does not exist"
+        raise ConfigurationError(
+            f"Invalid value for --save: {str(path)!r:.200} {reason}", hint="Use a new file"
+        )
 
 
 def _save(path: FilePath, text: str) -> None:
@@ -247,17 +261,17 @@ def _save(path: FilePath, text: str) -> None:
             file.write(text + "\n")
     except OSError as error:
         raise TwinbusError(
-            f"the access rule was created, and {str(path)!r:.200} cannot be written: "
+            f"The access rule was created, but {str(path)!r:.200} cannot be written: "
             f"{error.strerror}",
-            hint="Delete the rule with `twinbus key delete`, and create it again",
+            hint="Delete the rule with `twinbus key delete`, then create it again",
         ) from error
 
 
 def _entity(path: str | None) -> str:
     if path is None:
         raise ConfigurationError(
-            "the keys of a whole namespace are not told over the management protocol",
-            hint="Name a queue or topic; for a namespace use `az servicebus namespace "
-            "authorization-rule keys`, or --admin URL with the HTTP side of `twinbus serve`",
+            "The access rules of a whole namespace are not available without --admin",
+            hint="Name a queue or topic; for a namespace use --admin URL with the HTTP address of "
+            "`twinbus serve`, or on Azure `az servicebus namespace authorization-rule keys`",
         )
     return path

@@ -1,14 +1,14 @@
-"""Empties a queue, a subscription, all those of a topic, or dead-letter queues, in any namespace.
+"""Purges a queue, a subscription, all subscriptions of a topic, or dead-letter queues.
 
     active      received and deleted
-    deferred    looked for, received by their numbers and deleted
-    scheduled   looked for, and taken back
+    deferred    found by peek, received by sequence number and deleted
+    scheduled   found by peek and cancelled
 
-Rule 1: no purge of a service is needed, only the claim Listen (and Send for scheduled messages),
-        so Azure, the official emulator and our broker are emptied in the same way.
-Rule 2: what receivers hold stays theirs, and is told as left.
-Rule 3: it ends also while somebody goes on sending: what came after its beginning does not keep
-        it busy.
+Rule 1: only the Listen claim is required (and Send for scheduled messages), so Azure, the official
+        emulator and the twinbus broker are purged in the same way.
+Rule 2: messages that are locked by other receivers are kept, and are counted as left.
+Rule 3: it ends although other clients keep sending: messages that were enqueued after its start do
+        not prolong it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, source_of
+from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, parse_source
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace
 from twinbus.cli.shared.output import (
     check_output_format,
     confirm,
-    counted,
+    plural,
     print_result,
     show_progress,
 )
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from twinbus.encoding.transit import ReceivedMessage
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["count_in", "pages", "purge_it", "purge_topic"]
+__all__ = ["count_in", "pages", "purge_source", "purge_topic"]
 
 BATCH_COUNT: Final = 500
-# The service shows at most so many at once.
+# The maximum of one peek of the service.
 PEEK_COUNT: Final = 250
-# So long a queue must give nothing to be called empty.
+# A queue is empty when a receive of this duration returns nothing.
 EMPTY_AFTER_S: Final = 1.0
 TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Which messages go, besides those that could be received now."""
+    """Which messages are removed besides the active ones."""
 
     deferred: bool = True
     scheduled: bool = True
 
 
-def purge_it(
+def purge_source(
     where: NamespaceTarget,
     output: str,
     path: str,
@@ -63,15 +63,15 @@ def purge_it(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Empty one place."""
+    """Purge a queue, a subscription or a dead-letter queue."""
     check_output_format(output)
-    source = source_of(path, dead_letters=dead_letters)
+    source = parse_source(path, dead_letters=dead_letters)
     kinds = Kinds(deferred, scheduled and source.topic is None and not source.is_dead_letters)
 
-    async def the_one(_namespace: NamespaceConnection) -> list[MessageSource]:
+    async def only_source(_namespace: NamespaceConnection) -> list[MessageSource]:
         return [source]
 
-    _purge(where, output, str(source), the_one, kinds, yes=yes, dry_run=dry_run)
+    _purge(where, output, str(source), only_source, kinds, yes=yes, dry_run=dry_run)
 
 
 def purge_topic(
@@ -84,7 +84,7 @@ def purge_topic(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Empty every subscription of a topic."""
+    """Purge every subscription of a topic."""
     check_output_format(output)
 
     async def subscriptions(namespace: NamespaceConnection) -> list[MessageSource]:
@@ -92,7 +92,9 @@ def purge_topic(
         if await management.get_topic(topic) is None:
             from twinbus.errors import EntityNotFound
 
-            raise EntityNotFound(f"there is no topic {topic!r}", hint="Check its spelling")
+            raise EntityNotFound(
+                f"Topic {topic!r} not found in the namespace", hint="Check the name"
+            )
         return [
             MessageSource(f"{topic}{SUBSCRIPTIONS}{each.name}", dead_letters)
             async for each in management.list_subscriptions(topic)
@@ -108,72 +110,72 @@ def _purge(
     where: NamespaceTarget,
     output: str,
     named: str,
-    places: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
+    find_sources: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
     kinds: Kinds,
     *,
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """A command's work: count, ask, remove, tell."""
+    """Count, confirm, remove, and print the result."""
 
     async def counts(namespace: NamespaceConnection) -> int:
-        return sum([await count_in(namespace, each) for each in await places(namespace)])
+        return sum([await count_in(namespace, each) for each in await find_sources(namespace)])
 
     count = run_with_namespace(where, counts)
-    found = counted(count, "message")
+    found = plural(count, "message")
     if dry_run:
         print_result(output, {"would_remove": count}, f"{found} would be removed from {named}")
         return
-    confirm(yes, f"Remove {found} from {named} for good?", "removes messages")
+    confirm(yes, f"Permanently remove {found} from {named}?", "removes messages")
     with show_progress("removed", output) as progress:
         removed, left = run_with_namespace(
-            where, lambda each: _removed(each, places, kinds, progress)
+            where, lambda each: _remove_all(each, find_sources, kinds, progress)
         )
-    rest = f"; {counted(left, 'message')} stayed" if left else ""
+    rest = f"; {plural(left, 'message')} left" if left else ""
     print_result(
         output,
         {"removed": removed, "left": left},
-        f"{counted(removed, 'message')} removed from {named}{rest}",
+        f"{plural(removed, 'message')} removed from {named}{rest}",
     )
 
 
-async def _removed(
+async def _remove_all(
     namespace: NamespaceConnection,
-    places: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
+    find_sources: Callable[[NamespaceConnection], Awaitable[list[MessageSource]]],
     kinds: Kinds,
     progress: Callable[[int], None],
 ) -> tuple[int, int]:
-    """Empty one place after the other: how many messages went, and how many are left."""
+    """Purge one source after the other; how many messages were removed, and how many are left."""
     removed = left = 0
-    for each in await places(namespace):
-        went, stayed = await _removed_from(namespace, each, kinds, progress, removed)
-        removed, left = removed + went, left + stayed
+    for each in await find_sources(namespace):
+        removed_here, left_here = await _remove_from(namespace, each, kinds, progress, removed)
+        removed, left = removed + removed_here, left + left_here
     return removed, left
 
 
 async def count_in(namespace: NamespaceConnection, source: MessageSource) -> int:
-    """How many messages there are: as the namespace counts, or seen one by one without Manage."""
-    described = await _described(namespace, source)
-    if described is None:
+    """The number of messages, by the namespace's count or, without the Manage claim, by peek."""
+    properties = await _properties(namespace, source)
+    if properties is None:
         return sum([len(page) async for page in pages(namespace.driver.receiver(source.path))])
-    counts = described.counts
+    counts = properties.counts
     return counts.dead_letter if source.is_dead_letters else counts.active + counts.scheduled
 
 
-async def _described(
+async def _properties(
     namespace: NamespaceConnection, source: MessageSource
 ) -> QueueProperties | SubscriptionProperties | None:
-    """Its properties; None for who may not ask. A key of one entity is not even known to the
-    management of the namespace."""
+    """Its properties; None without the Manage claim. The administration endpoint does not accept
+    the keys of one entity at all."""
     from twinbus.errors import AccessRefused, AuthenticationFailed, CommunicationError
 
     try:
-        return await source.described(namespace.management)
+        return await source.get_properties(namespace.management)
     except (AccessRefused, AuthenticationFailed, CommunicationError):
         return None
 
 
-async def _removed_from(
+async def _remove_from(
     namespace: NamespaceConnection,
     source: MessageSource,
     kinds: Kinds,
@@ -181,18 +183,20 @@ async def _removed_from(
     before: int,
 ) -> tuple[int, int]:
     removed = 0
-    async for count in _received(namespace, source):
+    async for count in _receive_active(namespace, source):
         removed += count
         progress(before + removed)
-    removed += await _parked(namespace, source, kinds)
+    removed += await _remove_inactive(namespace, source, kinds)
     left = sum([len(page) async for page in pages(namespace.driver.receiver(source.path))])
     return removed, left
 
 
-# -- what can be received now ---------------------------------------------------------------
+# -- active messages ------------------------------------------------------------------------
 
 
-async def _received(namespace: NamespaceConnection, source: MessageSource) -> AsyncIterator[int]:
+async def _receive_active(
+    namespace: NamespaceConnection, source: MessageSource
+) -> AsyncIterator[int]:
     from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
 
     began_ms = time.time() * 1000
@@ -202,7 +206,7 @@ async def _received(namespace: NamespaceConnection, source: MessageSource) -> As
             source.path, mode=ReceiveMode.RECEIVE_AND_DELETE, session=session
         )
         try:
-            async for count in _emptied(receiver, began_ms):
+            async for count in _receive_all(receiver, began_ms):
                 yield count
             if session is None or receiver.session_id is None:
                 return
@@ -210,7 +214,7 @@ async def _received(namespace: NamespaceConnection, source: MessageSource) -> As
             await receiver.close()
 
 
-async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
+async def _receive_all(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
     while messages := await receiver.receive(BATCH_COUNT, wait_s=EMPTY_AFTER_S):
         yield len(messages)
         if all((each.enqueued_at_ms or 0) > began_ms for each in messages):
@@ -218,18 +222,20 @@ async def _emptied(receiver: Receiver, began_ms: float) -> AsyncIterator[int]:
 
 
 async def _has_sessions(namespace: NamespaceConnection, source: MessageSource) -> bool:
-    """Dead letters have none. Who may not ask finds out when the queue refuses to be received
-    from without one."""
+    """Dead-letter queues have no sessions. Without the Manage claim the answer is False, and a
+    queue with sessions refuses the receiver."""
     if source.is_dead_letters:
         return False
-    described = await _described(namespace, source)
-    return described is not None and described.requires_session
+    properties = await _properties(namespace, source)
+    return properties is not None and properties.requires_session
 
 
-# -- what waits for its number or its time --------------------------------------------------
+# -- deferred and scheduled messages --------------------------------------------------------
 
 
-async def _parked(namespace: NamespaceConnection, source: MessageSource, kinds: Kinds) -> int:
+async def _remove_inactive(
+    namespace: NamespaceConnection, source: MessageSource, kinds: Kinds
+) -> int:
     from twinbus.mover.planning.deferred_messages import DEFERRED, SCHEDULED, read_message_state
 
     deferred: list[int] = []
@@ -243,7 +249,7 @@ async def _parked(namespace: NamespaceConnection, source: MessageSource, kinds: 
                 scheduled.append(each.sequence_number)
     removed = 0
     if deferred:
-        removed += await _by_number(namespace, source, deferred)
+        removed += await _remove_deferred(namespace, source, deferred)
     if scheduled:
         sender = namespace.driver.sender(source.entity)
         for some in _slices(scheduled):
@@ -253,7 +259,7 @@ async def _parked(namespace: NamespaceConnection, source: MessageSource, kinds: 
     return removed
 
 
-async def _by_number(
+async def _remove_deferred(
     namespace: NamespaceConnection, source: MessageSource, numbers: list[int]
 ) -> int:
     from twinbus.drivers.interface import ReceiveMode
@@ -265,7 +271,7 @@ async def _by_number(
         for some in _slices(numbers):
             removed += len(await receiver.receive_deferred(some, timeout_s=TIMEOUT_S))
     except ServiceError:
-        # Of a session: only its holder may ask for them. They are told as left.
+        # Deferred in a session: only the receiver of the session gets them. They count as left.
         pass
     finally:
         await receiver.close()
@@ -277,7 +283,7 @@ def _slices(numbers: list[int]) -> list[list[int]]:
 
 
 async def pages(receiver: Any) -> AsyncIterator[list[ReceivedMessage]]:
-    """Everything that can be seen, and nothing is taken."""
+    """All messages by peek, in pages."""
     following = 1
     try:
         while page := await receiver.peek(PEEK_COUNT, from_sequence=following, timeout_s=TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""``twinbus dlq list|show|resubmit|drop``: what could not be delivered."""
+"""``twinbus dlq list|show|resubmit|drop``: dead letters."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
-from twinbus.cli.entities.purge import purge_it
-from twinbus.cli.messages.receive import FromNumber, peeked
-from twinbus.cli.shared.messages import show_messages, source_of
+from twinbus.cli.entities.commands import entity_group
+from twinbus.cli.entities.purge import purge_source
+from twinbus.cli.messages.receive import FromNumber, peek_messages
+from twinbus.cli.shared.messages import parse_source, show_messages
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
 from twinbus.cli.shared.output import (
     DryRun,
     Output,
     Yes,
     check_output_format,
-    counted,
+    plural,
     print_result,
     show_progress,
     show_records,
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["dlq_app"]
 
-dlq_app = of.entity_group("dlq", "Dead letters: list, show, resubmit, drop.")
+dlq_app = entity_group("dlq", "Dead letters: list, show, resubmit, drop.")
 
-Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
+Path = Annotated[str, typer.Argument(help="Queue, or <topic>/subscriptions/<name>.")]
 IDS = ("auto", "keep", "new")
 
 
@@ -38,13 +38,16 @@ IDS = ("auto", "keep", "new")
 @with_namespace
 def list_dead_letters(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also entities without dead letters.")
+        bool, typer.Option("--all", help="Include entities without dead letters.")
     ] = False,
     output: Output = "table",
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Count the dead letters of every queue and subscription. Needs the claim Manage."""
+    """List the number of dead letters of each queue and subscription.
+
+    Requires the Manage claim.
+    """
     check_output_format(output)
     counts = run_with_namespace(where, _counts)
     found = [each for each in counts if everything or any(list(each.values())[1:])]
@@ -72,16 +75,19 @@ async def _counts(namespace: NamespaceConnection) -> list[dict[str, Any]]:
 @with_namespace
 def show(
     path: Path,
-    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
+    count: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 10,
     from_number: FromNumber = 1,
     output: Output = "table",
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Look at dead letters with their reasons; nothing is taken. Needs the claim Listen."""
+    """Peek at dead letters and their reasons.
+
+    Requires the Listen claim.
+    """
     check_output_format(output)
-    source = source_of(path, dead_letters=True)
-    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
+    source = parse_source(path, dead_letters=True)
+    found = run_with_namespace(where, lambda each: peek_messages(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=True)
 
 
@@ -89,26 +95,29 @@ def show(
 @with_namespace
 def resubmit(
     path: Path,
-    to: Annotated[str | None, typer.Option(help="Send them here instead.", metavar="PATH")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Queue or topic to send to [the original queue].", metavar="PATH"),
+    ] = None,
     count: Annotated[
-        int | None, typer.Option(help="At most so many, the oldest first [all].", min=1)
+        int | None, typer.Option(help="Maximum number of messages, oldest first [all].", min=1)
     ] = None,
     message_id: Annotated[
         list[str] | None,
-        typer.Option("--id", help="Only the message with this id; repeatable.", metavar="ID"),
+        typer.Option("--id", help="Message id of a message to send; repeatable.", metavar="ID"),
     ] = None,
     number: Annotated[
         list[int] | None,
-        typer.Option(help="Only the one with this sequence number; repeatable.", min=1),
+        typer.Option(help="Sequence number of a message to send; repeatable.", min=1),
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option(help="Only those that died for this reason, as `dlq show` has it."),
+        typer.Option(help="Dead-letter reason of the messages to send, as in `dlq show`."),
     ] = None,
     ids: Annotated[
         str,
         typer.Option(
-            help="keep or new; auto keeps them unless duplicate detection could drop the message.",
+            help="Message ids: keep, new, or auto (new if the target detects duplicates).",
         ),
     ] = "auto",
     dry_run: DryRun = False,
@@ -116,42 +125,50 @@ def resubmit(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Send dead letters back to the queue that they come from. Needs Listen and Send.
+    """Send dead letters to their queue again.
 
-    Each goes out of the dead-letter queue only when its entity has accepted it: a crash in between
-    repeats a message and loses none. The reason of its death is taken off, its time to live
-    begins anew. A subscription cannot be sent to: name its topic with --to, whose subscriptions
-    all get a copy. With several of --id, --number and --reason a message must fit all of them;
-    those that do not fit are received and given back, which counts as a delivery.
+    A message is removed from the dead-letter queue only after its target has accepted it: a crash
+    in between repeats the message and loses none. Its dead-letter reason is removed and its time
+    to live restarts. A subscription cannot be sent to: use --to with its topic, whose subscriptions
+    all get a copy. With several of --id, --number and --reason a message must match all of them;
+    the other messages are received and abandoned, which increases their delivery count.
+
+    Requires the Listen and Send claims.
     """
     check_output_format(output)
     if ids not in IDS:
-        raise ConfigurationError(f"--ids cannot be {ids!r:.40}", hint="Use auto, keep or new")
-    source = source_of(path, dead_letters=True)
+        raise ConfigurationError(
+            f"Invalid value for --ids: {ids!r:.40}", hint="Use auto, keep or new"
+        )
+    source = parse_source(path, dead_letters=True)
     if to is None and source.topic is not None:
         raise ConfigurationError(
-            f"a subscription like {source.entity!r} cannot be sent to",
-            hint=f"Give --to {source.topic}, if all its subscriptions may get a copy",
+            f"Subscription {source.entity!r} cannot be sent to",
+            hint=f"Add --to {source.topic} if all its subscriptions may get a copy",
         )
     from twinbus.cli.messages import resubmit as work
 
     target = to or source.entity
     choice = work.Choice(frozenset(message_id or ()), frozenset(number or ()), reason)
     if dry_run:
-        found = run_with_namespace(where, lambda each: work.count_of(each, source, choice, count))
-        sentence = f"{counted(found, 'message')} would be sent from {source} to {target!r}"
+        found = run_with_namespace(
+            where, lambda each: work.count_matching(each, source, choice, count)
+        )
+        sentence = f"{plural(found, 'message')} would be sent from {source} to {target!r}"
         print_result(output, {"would_resubmit": found, "to": target}, sentence)
         return
     with show_progress("resubmitted", output) as progress:
         done = run_with_namespace(
             where,
-            lambda each: work.resubmitted(each, source, target, choice, count, ids, progress),
+            lambda each: work.resubmit_dead_letters(
+                each, source, target, choice, count, ids, progress
+            ),
         )
     changed = ", with new ids" if done.has_new_ids else ""
     print_result(
         output,
         {"resubmitted": done.count, "to": target, "new_ids": done.has_new_ids},
-        f"{counted(done.count, 'message')} sent from {source} to {target!r}{changed}",
+        f"{plural(done.count, 'message')} sent from {source} to {target!r}{changed}",
     )
 
 
@@ -165,8 +182,11 @@ def drop(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Remove all dead letters of a queue or subscription for good. Needs the claim Listen."""
-    purge_it(
+    """Permanently remove all dead letters of a queue or subscription.
+
+    Requires the Listen claim.
+    """
+    purge_source(
         where,
         output,
         path,

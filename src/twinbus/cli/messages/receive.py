@@ -1,7 +1,7 @@
 """``twinbus receive`` and ``twinbus peek``.
 
-Rule 1: a message is shown before it is settled: whatever happens, it is seen or it comes again.
-Rule 2: peek takes nothing, locks nothing and counts no delivery.
+Rule 1: a message is printed before it is settled: if the command fails, it is delivered again.
+Rule 2: peek removes nothing, locks nothing and does not increase delivery counts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, show_messages, source_of
+from twinbus.cli.shared.messages import SUBSCRIPTIONS, MessageSource, parse_source, show_messages
 from twinbus.cli.shared.namespace_options import NamespaceTarget, run_with_namespace, with_namespace
-from twinbus.cli.shared.output import Output, check_output_format, counted
+from twinbus.cli.shared.output import Output, check_output_format, plural
 from twinbus.common.durations import seconds
 from twinbus.errors import ConfigurationError
 
@@ -23,65 +23,69 @@ if TYPE_CHECKING:
     from twinbus.encoding.transit import ReceivedMessage
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["FromNumber", "peek", "peeked", "receive"]
+__all__ = ["FromNumber", "peek", "peek_messages", "receive"]
 
-# A table or a list is shown as a whole, and all of it must be settled before its locks end.
+# A table or a JSON document is printed as a whole, before the locks of its messages expire.
 AT_ONCE_MAX: Final = 1_000
 BATCH_COUNT: Final = 100
 PEEK_COUNT: Final = 250
 TIMEOUT_S: Final = 60.0
-# They have 64 bits, with a sign.
+# Signed 64-bit integers.
 SEQUENCE_NUMBER_MAX: Final = 2**63 - 1
 
-Path = Annotated[str, typer.Argument(help="The queue, or <topic>/subscriptions/<name>.")]
-DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="From its dead-letter queue.")]
+Path = Annotated[str, typer.Argument(help="Queue, or <topic>/subscriptions/<name>.")]
+DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="Use the dead-letter queue.")]
 FromNumber = Annotated[
     int,
-    typer.Option("--from", help="From this sequence number on.", min=0, max=SEQUENCE_NUMBER_MAX),
+    typer.Option("--from", help="First sequence number to show.", min=0, max=SEQUENCE_NUMBER_MAX),
 ]
 
 
 @with_namespace
 def receive(
     path: Path,
-    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 1,
+    count: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 1,
     wait: Annotated[
-        str, typer.Option(help="How long to wait for the next one.", metavar="TIME")
+        str, typer.Option(help="Maximum wait for the next message.", metavar="TIME")
     ] = "5s",
     delete: Annotated[
         bool,
-        typer.Option("--delete", help="Delete on receipt: what fails to be shown is lost."),
+        typer.Option("--delete", help="Delete on receipt; messages are lost if the command fails."),
     ] = False,
     session: Annotated[
-        str | None, typer.Option(help="Of this session alone.", metavar="TEXT")
+        str | None, typer.Option(help="Session id of the messages.", metavar="TEXT")
     ] = None,
     next_session: Annotated[
-        bool, typer.Option("--next-session", help="Of whichever session is free.")
+        bool, typer.Option("--next-session", help="Receive from the next available session.")
     ] = False,
     dead_letters: DeadLetters = False,
     output: Output = "table",
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Receive messages, show them, and complete them. Needs the claim Listen.
+    """Receive, show and complete messages.
 
-    Each is completed after it was shown. For more than 1,000 use --output jsonl, which shows and
-    completes as they come.
+    A message is completed after it was shown. For more than 1,000 messages use --output jsonl,
+    which shows and completes them as they arrive. Requires the Listen claim.
     """
     check_output_format(output)
     if output != "jsonl" and count > AT_ONCE_MAX:
         raise ConfigurationError(
-            f"{output} shows at most {AT_ONCE_MAX:,} messages", hint="Use --output jsonl"
+            f"--count must be at most {AT_ONCE_MAX:,} with --output {output}, got {count:,}",
+            hint="Use --output jsonl",
         )
     if session is not None and next_session:
-        raise ConfigurationError("--session and --next-session differ", hint="Give one of them")
-    source = source_of(path, dead_letters=dead_letters)
+        raise ConfigurationError(
+            "--session and --next-session exclude each other",
+            hint="Remove --session or --next-session",
+        )
+    source = parse_source(path, dead_letters=dead_letters)
     wait_s = seconds(wait)
 
     async def ask(namespace: NamespaceConnection) -> None:
         receiver = _receiver(namespace, source, session, next_session, delete)
         try:
-            await _shown_and_completed(receiver, count, wait_s, output, source, delete)
+            await _show_and_complete(receiver, count, wait_s, output, source, delete)
         finally:
             await receiver.close()
 
@@ -102,10 +106,10 @@ def _receiver(
     return namespace.driver.receiver(source.path, mode=mode, session=wanted)
 
 
-async def _shown_and_completed(
+async def _show_and_complete(
     receiver: Receiver, count: int, wait_s: float, output: str, source: MessageSource, delete: bool
 ) -> None:
-    """As they come, when each has a line of its own; all at once otherwise."""
+    """Show messages as they arrive if each is one line, otherwise all at the end."""
     held: list[ReceivedMessage] = []
     left, lost = count, 0
     while left:
@@ -122,33 +126,37 @@ async def _shown_and_completed(
         from twinbus.errors import MessageLockLost
 
         raise MessageLockLost(
-            f"{counted(lost, 'message')} of {source} could not be completed in time",
+            f"The locks of {plural(lost, 'message')} of {source} expired before completion; they "
+            "will be delivered again",
             path=source.path,
-            hint="They come again; ask for fewer at once, or use --output jsonl",
+            hint="Use a lower --count, or --output jsonl",
         )
 
 
 @with_namespace
 def peek(
     path: Path,
-    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
+    count: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 10,
     from_number: FromNumber = 1,
     dead_letters: DeadLetters = False,
     output: Output = "table",
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Look at messages without taking them. Needs the claim Listen."""
+    """Peek at messages.
+
+    Requires the Listen claim.
+    """
     check_output_format(output)
-    source = source_of(path, dead_letters=dead_letters)
-    found = run_with_namespace(where, lambda each: peeked(each, source, count, from_number))
+    source = parse_source(path, dead_letters=dead_letters)
+    found = run_with_namespace(where, lambda each: peek_messages(each, source, count, from_number))
     show_messages(found, output, as_dead_letters=source.is_dead_letters)
 
 
-async def peeked(
+async def peek_messages(
     namespace: NamespaceConnection, source: MessageSource, count: int, from_number: int = 1
 ) -> list[ReceivedMessage]:
-    """The first so many messages of a place, in the order of their numbers."""
+    """The first ``count`` messages of a source, by sequence number."""
     receiver = namespace.driver.receiver(source.path)
     found: list[ReceivedMessage] = []
     try:
@@ -164,17 +172,17 @@ async def peeked(
     finally:
         await receiver.close()
     if not found:
-        await _check_no_topic(namespace, source)
+        await _check_not_topic(namespace, source)
     return found
 
 
-async def _check_no_topic(namespace: NamespaceConnection, source: MessageSource) -> None:
-    """A topic has nothing to look at, which "no messages" would not say."""
+async def _check_not_topic(namespace: NamespaceConnection, source: MessageSource) -> None:
+    """Refuse a topic: it has no messages of its own, and "No messages" would be misleading."""
     from twinbus.errors import ServiceError
 
-    with suppress(ServiceError):  # Who may not ask is not told.
+    with suppress(ServiceError):  # Without the Manage claim this is unknown.
         if await namespace.management.get_topic(source.entity) is not None:
             raise ConfigurationError(
-                f"{source.entity!r} is a topic, whose messages are in its subscriptions",
-                hint=f"Name one of them: {source.entity}{SUBSCRIPTIONS}NAME",
+                f"{source.entity!r} is a topic; its messages are in its subscriptions",
+                hint=f"Use {source.entity}{SUBSCRIPTIONS}NAME",
             )

@@ -1,13 +1,14 @@
-"""Sends dead letters back to where they come from.
+"""Sends dead letters to their entity again.
 
     receive under a lock -> send -> accepted -> complete
 
 Rule 1: a message is completed in the dead-letter queue only when its entity has accepted it.
-Rule 2: an entity that detects duplicates acknowledges a message whose id it has seen, and drops
-        it. So there a message gets a new id, unless it was said that ids must be kept; where it
-        cannot be found out, that has to be said.
-Rule 3: where some are chosen, the others are received as well, and given back at the end.
-Rule 4: what dies again while this runs is not sent again: as many are sent as were there.
+Rule 2: an entity with duplicate detection accepts a message whose id it has seen, and drops it.
+        So a message gets a new id there, unless ``--ids keep`` is given; where it is unknown
+        whether an entity detects duplicates, ``--ids`` is required.
+Rule 3: when some messages are selected, the others are received too, and abandoned at the end.
+Rule 4: a message that is dead-lettered again during the run is not sent again: the number of
+        messages is counted at the start.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from twinbus.cli.entities.commands import taken
+from twinbus.cli.entities.commands import find_entity
 from twinbus.cli.entities.purge import count_in, pages
 from twinbus.cli.shared.messages import MessageSource
-from twinbus.cli.shared.output import counted
+from twinbus.cli.shared.output import plural
 from twinbus.encoding.brokered_message import decode_message, encode_message
 from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
 from twinbus.errors import (
@@ -40,20 +41,20 @@ if TYPE_CHECKING:
     from twinbus.drivers.interface import Receiver, Sender
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["Choice", "Resubmitted", "count_of", "resubmitted"]
+__all__ = ["Choice", "ResubmitResult", "count_matching", "resubmit_dead_letters"]
 
-# So few that every lock lasts until its message has been accepted.
+# Small enough that every lock lasts until its message is accepted.
 BATCH_COUNT: Final = 50
 EMPTY_AFTER_S: Final = 1.0
 TIMEOUT_S: Final = 60.0
-# So many others are held while the chosen ones are looked for.
+# At most these other messages are locked while the selected ones are received.
 PASSED_MAX: Final = 10_000
 _REASONS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 
 
 @dataclass(frozen=True, slots=True)
-class Resubmitted:
-    """What was done."""
+class ResubmitResult:
+    """The result of a run."""
 
     count: int
     has_new_ids: bool
@@ -61,7 +62,7 @@ class Resubmitted:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which dead letters are meant; nothing said means all."""
+    """Which dead letters are selected; without conditions all of them."""
 
     ids: frozenset[str] = frozenset()
     numbers: frozenset[int] = frozenset()
@@ -71,8 +72,8 @@ class Choice:
     def is_all(self) -> bool:
         return not self.ids and not self.numbers and self.reason is None
 
-    def takes(self, dead: ReceivedMessage) -> bool:
-        """Whether a message fits everything that was said."""
+    def matches(self, dead: ReceivedMessage) -> bool:
+        """Whether a message matches all conditions."""
         if self.numbers and dead.sequence_number not in self.numbers:
             return False
         if not self.ids and self.reason is None:
@@ -80,21 +81,21 @@ class Choice:
         message = decode_message(dead)
         if self.ids and str(message.message_id) not in self.ids:
             return False
-        died_of = (message.dead_letter_reason or "").casefold()
-        return self.reason is None or died_of == self.reason.casefold()
+        reason = (message.dead_letter_reason or "").casefold()
+        return self.reason is None or reason == self.reason.casefold()
 
 
-async def count_of(
+async def count_matching(
     namespace: NamespaceConnection, source: MessageSource, choice: Choice, count: int | None
 ) -> int:
-    """How many would be sent."""
+    """The number of messages that would be sent."""
     if not choice.is_all:
-        return len(await _chosen(namespace, source, choice, count))
+        return len(await _find_matching(namespace, source, choice, count))
     found = await count_in(namespace, source)
     return found if count is None else min(found, count)
 
 
-async def resubmitted(
+async def resubmit_dead_letters(
     namespace: NamespaceConnection,
     source: MessageSource,
     target: str,
@@ -102,11 +103,13 @@ async def resubmitted(
     count: int | None,
     ids: str,
     progress: Callable[[int], None],
-) -> Resubmitted:
-    """Send up to so many, the oldest first."""
-    has_new_ids = ids == "new" or (ids == "auto" and await _detects(namespace, target))
-    chosen = None if choice.is_all else await _chosen(namespace, source, choice, count)
-    wanted = await count_of(namespace, source, choice, count) if chosen is None else len(chosen)
+) -> ResubmitResult:
+    """Send up to ``count`` messages, oldest first."""
+    has_new_ids = ids == "new" or (ids == "auto" and await _detects_duplicates(namespace, target))
+    chosen = None if choice.is_all else await _find_matching(namespace, source, choice, count)
+    wanted = (
+        await count_matching(namespace, source, choice, count) if chosen is None else len(chosen)
+    )
     receiver, sender = namespace.driver.receiver(source.path), namespace.driver.sender(target)
     others: list[ReceivedMessage] = []
     done = 0
@@ -122,72 +125,73 @@ async def resubmitted(
                 if len(others) > PASSED_MAX:
                     await receiver.abandon(messages, timeout_s=TIMEOUT_S)
                     break
-            async for _ in _sent_each(receiver, sender, messages, source, has_new_ids):
+            async for _ in _send_each(receiver, sender, messages, source, has_new_ids):
                 done += 1
             progress(done)
         if chosen is not None and done < wanted:
             raise MessageNotFound(
-                f"{counted(wanted - done, 'message')} of {source} could not be received",
+                f"{plural(wanted - done, 'message')} of {source} could not be received; another "
+                "receiver may have locked them",
                 path=source.path,
-                hint="Another receiver may hold them: try again when its locks have ended",
+                hint="Run the command again after these locks have expired",
             )
     except ServiceError as error:
         if not done:
             raise
         raise TwinbusError(
-            f"{counted(done, 'message')} sent from {source} to {target!r}, then: {error.sentence}",
+            f"{plural(done, 'message')} sent from {source} to {target!r}, then: {error.sentence}",
             hint=error.hint,
         ) from error
     finally:
-        # Kept until now, because they would have come again at once.
+        # Abandoned only now, because they would have been delivered again at once.
         with suppress(ServiceError):
             await receiver.abandon(others, timeout_s=TIMEOUT_S)
         await sender.close()
         await receiver.close()
-    return Resubmitted(done, has_new_ids)
+    return ResubmitResult(done, has_new_ids)
 
 
-async def _sent_each(
+async def _send_each(
     receiver: Receiver,
     sender: Sender,
     messages: Sequence[ReceivedMessage],
     source: MessageSource,
     has_new_ids: bool,
 ) -> AsyncIterator[None]:
-    """Send and complete one after the other."""
+    """Send and complete one message after the other."""
     for at, each in enumerate(messages):
         try:
-            await sender.send([fresh(each, has_new_ids)], timeout_s=TIMEOUT_S)
+            await sender.send([to_outgoing(each, has_new_ids)], timeout_s=TIMEOUT_S)
         except TwinbusError:
-            # They are nobody's fault: the next receiver shall have them at once.
+            # The error is not theirs: the next receiver gets them at once.
             await receiver.abandon(messages[at:], timeout_s=TIMEOUT_S)
             raise
         if await receiver.complete([each], timeout_s=TIMEOUT_S):
             raise MessageLockLost(
-                f"message {each.sequence_number} of {source} was sent to {sender.path!r}, and "
-                "its lock was lost: it stays there, too",
+                f"Message {each.sequence_number} of {source} was sent to {sender.path!r}, but its "
+                "lock was lost, so it is also still in the dead-letter queue",
                 path=source.path,
-                hint="Look at it with `twinbus dlq show` before you send it again",
+                hint="Check it with `twinbus dlq show` before you send it again",
             )
         yield
 
 
-async def _chosen(
+async def _find_matching(
     namespace: NamespaceConnection, source: MessageSource, choice: Choice, count: int | None
 ) -> frozenset[int]:
-    """The sequence numbers of those that are meant and can be received, the oldest first."""
+    """The sequence numbers of selected messages that can be received, oldest first."""
     found: list[int] = []
     async for page in pages(namespace.driver.receiver(source.path)):
         found += [
             each.sequence_number
             for each in page
-            if choice.takes(each) and read_message_state(each.encoded) != DEFERRED
+            if choice.matches(each) and read_message_state(each.encoded) != DEFERRED
         ]
     return frozenset(found[:count])
 
 
-def fresh(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
-    """The message as it was before it died."""
+def to_outgoing(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
+    """The message as it was before it was dead-lettered."""
     message = decode_message(dead)
     for name in _REASONS:
         message.properties.pop(name, None)
@@ -197,13 +201,12 @@ def fresh(dead: ReceivedMessage, has_new_id: bool) -> OutgoingMessage:
     return OutgoingMessage(encode_message(message, now_ms=int(time.time() * 1000)))
 
 
-async def _detects(namespace: NamespaceConnection, target: str) -> bool:
+async def _detects_duplicates(namespace: NamespaceConnection, target: str) -> bool:
     try:
-        found = await taken(namespace.management, target)
+        found = await find_entity(namespace.management, target)
     except (AccessRefused, AuthenticationFailed) as error:
         raise ConfigurationError(
-            f"whether {target!r} would drop a message that it has seen before is not known: "
-            f"{error.sentence.rstrip('.')}",
-            hint="Give --ids new, or --ids keep if it has no duplicate detection",
+            f"Unknown whether {target!r} detects duplicates: {error.sentence.rstrip('.')}",
+            hint="Add --ids new, or --ids keep if it has no duplicate detection",
         ) from error
     return found is not None and found.requires_duplicate_detection

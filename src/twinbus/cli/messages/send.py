@@ -1,7 +1,7 @@
-"""``twinbus send``: messages into a queue or topic.
+"""``twinbus send``: sends messages to a queue or topic.
 
-Rule 1: messages go in batches; each batch is taken as a whole or not at all, and what was taken
-        before an error is told.
+Rule 1: messages are sent in batches. A batch is accepted as a whole or not at all, and after an
+        error the number of accepted messages is printed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from twinbus.cli.shared.output import (
     DryRun,
     Output,
     check_output_format,
-    counted,
+    plural,
     print_result,
     show_progress,
 )
-from twinbus.cli.shared.values import moment, settings_in
+from twinbus.cli.shared.values import moment, parse_settings
 from twinbus.common.durations import seconds
 from twinbus.errors import ConfigurationError, TwinbusError
 
@@ -37,52 +37,55 @@ __all__ = ["send"]
 
 BATCH_COUNT: Final = 100
 TIMEOUT_S: Final = 60.0
-# What a batch takes around its messages.
+# The overhead of a batch in bytes.
 BATCH_OVERHEAD: Final = 1_024
 MESSAGE_OVERHEAD: Final = 16
 
 
 @with_namespace
 def send(
-    path: Annotated[str, typer.Argument(help="The queue or topic.")],
-    body: Annotated[str | None, typer.Argument(help="What the message says.")] = None,
+    path: Annotated[str, typer.Argument(help="Queue or topic.")],
+    body: Annotated[str | None, typer.Argument(help="Body of the message.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="The body is in this file; - is standard input.")
+        Path | None, typer.Option(help="File with the body; - for standard input.")
     ] = None,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Each line of standard input is a message.")
+        bool, typer.Option("--lines", help="Send each line of standard input as a message.")
     ] = False,
-    count: Annotated[int, typer.Option(help="Send it so many times.", min=1)] = 1,
+    count: Annotated[int, typer.Option(help="Number of copies to send.", min=1)] = 1,
     message_id: Annotated[
-        str | None, typer.Option("--id", help="Its id [one of its own for each].", metavar="TEXT")
+        str | None, typer.Option("--id", help="Message id [a unique id].", metavar="TEXT")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Its session.", metavar="TEXT")] = None,
-    subject: Annotated[str | None, typer.Option(help="Its subject.", metavar="TEXT")] = None,
+    session: Annotated[str | None, typer.Option(help="Session id.", metavar="TEXT")] = None,
+    subject: Annotated[str | None, typer.Option(help="Subject.", metavar="TEXT")] = None,
     correlation_id: Annotated[
-        str | None, typer.Option(help="What it answers to.", metavar="TEXT")
+        str | None, typer.Option(help="Correlation id.", metavar="TEXT")
     ] = None,
-    reply_to: Annotated[str | None, typer.Option(help="Where answers go.", metavar="TEXT")] = None,
+    reply_to: Annotated[
+        str | None, typer.Option(help="Entity that replies are sent to.", metavar="TEXT")
+    ] = None,
     content_type: Annotated[
-        str | None, typer.Option(help="As application/json.", metavar="TEXT")
+        str | None, typer.Option(help="Content type, for example application/json.", metavar="TEXT")
     ] = None,
     partition_key: Annotated[
-        str | None, typer.Option(help="Keeps messages on one partition.", metavar="TEXT")
+        str | None, typer.Option(help="Partition key.", metavar="TEXT")
     ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option(
             "--property",
-            help="A property; NAME:=3 is a number, NAME:=true a truth value; repeatable.",
+            help="Application property; NAME:=3 for a number, NAME:=true for a boolean; "
+            "repeatable.",
             metavar="NAME=TEXT",
         ),
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option(help="How long it may wait to be received.", metavar="TIME")
+        str | None, typer.Option(help="Time to live, for example 10m.", metavar="TIME")
     ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="When it becomes visible: in 10m, or at 2026-11-16T12:00Z.", metavar="TIME"
+            help="Scheduled enqueue time: 10m from now, or 2026-11-16T12:00Z.", metavar="TIME"
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -90,22 +93,26 @@ def send(
     *,
     where: NamespaceTarget,
 ) -> None:
-    """Send a message, or many. Needs the claim Send.
+    """Send one or more messages.
 
     The body is the second argument, a file (--file), or each line of standard input (--lines).
-    The command returns when the namespace has stored everything.
+    The command ends when the namespace has stored all messages. Requires the Send claim.
     """
     check_output_format(output)
     if sum((body is not None, file is not None, lines)) != 1:
         raise ConfigurationError(
-            "a message needs one body", hint="Give it behind the path, or --file, or --lines"
+            "A message must have exactly one body",
+            hint="Use the second argument, --file or --lines",
         )
     if message_id is not None and (lines or count > 1):
         raise ConfigurationError(
-            "--id gives many messages one id", hint="Leave it out, and each gets its own"
+            "--id cannot be used with --lines or with a --count above 1",
+            hint="Remove --id to give each message a unique id",
         )
     if lines and count > 1:
-        raise ConfigurationError("--lines counts by itself", hint="Leave --count out")
+        raise ConfigurationError(
+            "--lines and --count exclude each other", hint="Remove --lines or --count"
+        )
     from twinbus.common.entity_path import parse_entity_path
 
     parse_entity_path(path)
@@ -116,23 +123,23 @@ def send(
         "reply_to": reply_to,
         "content_type": content_type,
         "partition_key": partition_key,
-        "properties": settings_in("--property", properties or []),
+        "properties": parse_settings("--property", properties or []),
         "time_to_live": None if ttl is None else timedelta(seconds=seconds(ttl)),
         "scheduled_enqueue_time_utc": _scheduled(schedule),
     }
     if message_id is not None:
         common["message_id"] = message_id
-    messages = _made(_bodies(body, file, count), common)
+    messages = _create_messages(_bodies(body, file, count), common)
     if dry_run:
-        # Everything is checked as if it were sent.
-        sent = sum(1 for each in messages if _encoded(each))
+        # All messages are encoded, so that invalid values are reported.
+        sent = sum(1 for each in messages if _encode(each))
         print_result(
-            output, {"would_send": sent}, f"{counted(sent, 'message')} would be sent to {path!r}"
+            output, {"would_send": sent}, f"{plural(sent, 'message')} would be sent to {path!r}"
         )
         return
     with show_progress("sent", output) as progress:
-        sent = run_with_namespace(where, lambda each: _sent(each, path, messages, progress))
-    print_result(output, {"sent": sent}, f"{counted(sent, 'message')} sent to {path!r}")
+        sent = run_with_namespace(where, lambda each: _send_all(each, path, messages, progress))
+    print_result(output, {"sent": sent}, f"{plural(sent, 'message')} sent to {path!r}")
 
 
 def _scheduled(text: str | None) -> datetime | None:
@@ -162,17 +169,17 @@ def _content(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"{str(file)!r:.200} cannot be read: {error.strerror}", hint="Check --file"
+            f"Cannot read {str(file)!r:.200}: {error.strerror}", hint="Check the path in --file"
         ) from error
 
 
-def _made(bodies: Iterable[bytes], common: dict[str, Any]) -> Iterator[BrokeredMessage]:
+def _create_messages(bodies: Iterable[bytes], common: dict[str, Any]) -> Iterator[BrokeredMessage]:
     from twinbus.message import BrokeredMessage
 
     return (BrokeredMessage(each, **common) for each in bodies)
 
 
-def _encoded(message: BrokeredMessage) -> bytes:
+def _encode(message: BrokeredMessage) -> bytes:
     import time
 
     from twinbus.encoding.brokered_message import encode_message
@@ -180,7 +187,7 @@ def _encoded(message: BrokeredMessage) -> bytes:
     return encode_message(message, now_ms=int(time.time() * 1000))
 
 
-async def _sent(
+async def _send_all(
     namespace: NamespaceConnection, path: str, messages: Iterator[BrokeredMessage], progress: Any
 ) -> int:
     sender = namespace.driver.sender(path)
@@ -194,7 +201,7 @@ async def _sent(
         if not sent:
             raise
         raise TwinbusError(
-            f"{counted(sent, 'message')} sent to {path!r}, then: {error.sentence}",
+            f"{plural(sent, 'message')} sent to {path!r}, then: {error.sentence}",
             hint=error.hint,
         ) from error
     finally:
@@ -207,8 +214,8 @@ async def _limit(sender: Sender) -> int:
 
 
 def _batches(messages: Iterator[BrokeredMessage], limit: int) -> Iterator[list[bytes]]:
-    """So that each fits; one that does not fit alone is for the namespace to refuse."""
-    while some := [_encoded(each) for each in islice(messages, BATCH_COUNT)]:
+    """Batches within the size limit; the service refuses a message that is too large alone."""
+    while some := [_encode(each) for each in islice(messages, BATCH_COUNT)]:
         batch: list[bytes] = []
         size = BATCH_OVERHEAD
         for each in some:

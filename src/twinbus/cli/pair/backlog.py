@@ -1,4 +1,4 @@
-"""``twinbus backlog list|show|cleanup``: the queues in which messages wait for their primary."""
+"""``twinbus backlog list|show|cleanup``: the backlog queues on a secondary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.commands import entity_group
 from twinbus.cli.shared.namespace_options import PairTarget, with_pair
 from twinbus.cli.shared.output import (
     DryRun,
@@ -24,30 +24,33 @@ if TYPE_CHECKING:
 __all__ = ["backlog_app"]
 
 EXIT_LEFT = 3
-"""A queue was left, because messages are in it."""
+"""At least one extra queue was kept because it contains messages."""
 
-backlog_app = of.entity_group("backlog", "Backlog queues on the secondary: list, show, cleanup.")
+backlog_app = entity_group("backlog", "Backlog queues on the secondary: list, show, cleanup.")
 
 
 @backlog_app.command("list")
 @with_pair
 def list_backlog(
     every: Annotated[
-        bool, typer.Option("--all", help="Those of every primary that uses this secondary.")
+        bool, typer.Option("--all", help="Include the queues of all primaries of this secondary.")
     ] = False,
     output: Output = "table",
     *,
     where: PairTarget,
 ) -> None:
-    """List the backlog queues with what waits in them. Needs Manage on the secondary."""
+    """List backlog queues with their message counts.
+
+    Requires the Manage claim on the secondary.
+    """
     check_output_format(output)
     import asyncio
 
-    from twinbus.cli.pair.backlog_cleanup import listed
+    from twinbus.cli.pair.backlog_cleanup import list_backlog_queues
 
     async def ask() -> list[dict[str, Any]]:
         name = None if every else await where.primary_name()
-        async with where.opened("secondary") as secondary:
+        async with where.open("secondary") as secondary:
             return [
                 {
                     "queue": queue.path,
@@ -57,7 +60,7 @@ def list_backlog(
                     "dead_letters": queue.counts.dead_letter,
                     "percent_full": queue.percent_full,
                 }
-                for parts, queue in await listed(secondary, name)
+                for parts, queue in await list_backlog_queues(secondary, name)
             ]
 
     columns = ("queue", "messages", "dead_letters", "percent_full")
@@ -67,35 +70,35 @@ def list_backlog(
 @backlog_app.command("show")
 @with_pair
 def show(
-    index: Annotated[int, typer.Argument(help="The queue's number.", min=0)],
-    count: Annotated[int, typer.Option(help="At most so many.", min=1)] = 10,
+    index: Annotated[int, typer.Argument(help="Number of the backlog queue.", min=0)],
+    count: Annotated[int, typer.Option(help="Maximum number of messages.", min=1)] = 10,
     dead_letters: Annotated[
-        bool, typer.Option("--dead-letters", help="Of its dead-letter queue.")
+        bool, typer.Option("--dead-letters", help="Use the dead-letter queue.")
     ] = False,
     output: Output = "table",
     *,
     where: PairTarget,
 ) -> None:
-    """Look at messages of a backlog queue and where they are meant to go; nothing is taken.
+    """Peek at the messages of a backlog queue and their destinations.
 
-    Needs Listen on the secondary.
+    Requires the Listen claim on the secondary.
     """
     check_output_format(output)
     import asyncio
 
-    from twinbus.cli.messages.receive import peeked
-    from twinbus.cli.shared.messages import MessageSource, record_of_message, show_message_records
+    from twinbus.cli.messages.receive import peek_messages
+    from twinbus.cli.shared.messages import MessageSource, show_message_records, to_message_record
     from twinbus.common.entity_path import BacklogPath
     from twinbus.encoding.envelope.restored_message import read_destination
 
     async def ask() -> list[ReceivedMessage]:
         path = str(BacklogPath(await where.primary_name(), index))
-        async with where.opened("secondary") as secondary:
-            return await peeked(secondary, MessageSource(path, dead_letters), count)
+        async with where.open("secondary") as secondary:
+            return await peek_messages(secondary, MessageSource(path, dead_letters), count)
 
     found = asyncio.run(ask())
     records = [
-        {"destination": read_destination(each.encoded)[0], **record_of_message(each)}
+        {"destination": read_destination(each.encoded)[0], **to_message_record(each)}
         for each in found
     ]
     columns = ("number", "enqueued", "destination", "message_id", "state", "dead_letter_reason")
@@ -107,11 +110,13 @@ def show(
 def cleanup(
     backlog_queue_count: Annotated[
         int,
-        typer.Option(help="How many backlog queues the pair uses; those beyond are extra.", min=1),
+        typer.Option(
+            help="Number of backlog queues that the pair uses; queues above it are extra.", min=1
+        ),
     ],
     drain: Annotated[
         bool,
-        typer.Option("--drain", help="First bring home what waits in the extra queues."),
+        typer.Option("--drain", help="First move the messages of the extra queues to the primary."),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -119,30 +124,37 @@ def cleanup(
     *,
     where: PairTarget,
 ) -> None:
-    """Delete extra backlog queues that are empty, left over from a larger --backlog-queue-count.
+    """Delete empty extra backlog queues that remain from a larger --backlog-queue-count.
 
-    A queue with a message in it, waiting, set aside, scheduled or dead-lettered, is never deleted.
-    Sends to a queue are switched off before it is looked at for the last time, and on again if it
-    stays. Needs Manage on the secondary; with --drain also Listen there and Send on the primary.
+    A queue that contains an active, deferred, scheduled or dead-lettered message is never deleted.
+    Sends to a queue are disabled before its last check, and enabled again if the queue is kept.
+    Requires the Manage claim on the secondary; with --drain also Listen there and Send on the
+    primary.
 
     Exit codes: 0 no extra queue is left, 1 the command failed, 2 wrong usage, 3 some were left.
     """
     check_output_format(output)
     if drain and dry_run:
-        raise ConfigurationError("--drain moves messages", hint="Leave it or --dry-run out")
+        raise ConfigurationError(
+            "--drain and --dry-run exclude each other", hint="Remove --drain or --dry-run"
+        )
     if not dry_run:
-        confirm(yes, "Delete the extra backlog queues that are empty?", "deletes queues")
+        confirm(yes, "Delete the empty extra backlog queues?", "deletes queues")
     import asyncio
 
-    from twinbus.cli.pair.backlog_cleanup import cleaned
+    from twinbus.cli.pair.backlog_cleanup import delete_extra_queues
 
     async def ask() -> list[dict[str, Any]]:
         name = await where.primary_name()
-        async with where.opened("secondary") as secondary:
+        async with where.open("secondary") as secondary:
             if not drain:
-                return await cleaned(secondary, name, backlog_queue_count, dry_run=dry_run)
-            async with where.opened("primary") as primary:
-                return await cleaned(secondary, name, backlog_queue_count, primary=primary)
+                return await delete_extra_queues(
+                    secondary, name, backlog_queue_count, dry_run=dry_run
+                )
+            async with where.open("primary") as primary:
+                return await delete_extra_queues(
+                    secondary, name, backlog_queue_count, primary=primary
+                )
 
     rows = asyncio.run(ask())
     show_records(rows, output, ("queue", "what", "why"))

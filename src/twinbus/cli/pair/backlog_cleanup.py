@@ -1,15 +1,11 @@
-"""Backlog queues that are listed and removed.
+"""Lists the backlog queues of a secondary, and deletes extra ones without losing a message.
 
-Which backlog queues a secondary has.
+    checked -> sends disabled -> checked again -> deleted
+                                     | not empty
+                                     +-> sends enabled, left
 
-Deletes extra backlog queues, and no message with them.
-
-    looked at -> sends off -> looked at again -> deleted
-                                   | something is in it
-                                   +-> sends on, left
-
-Rule 1: a queue goes only if it is empty by its counts and by a peek, after nobody could send to
-        it any more: set aside, scheduled and dead messages count.
+Rule 1: a queue is deleted only if it is empty by its counts and by a peek while its sends are
+        disabled: deferred, scheduled and dead-lettered messages count.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from twinbus.cli.shared.output import counted
+from twinbus.cli.shared.output import plural
 from twinbus.common.entity_path import BacklogPath, parse_backlog_path
 from twinbus.drivers.administration import QueueProperties
 from twinbus.errors import (
@@ -34,10 +30,16 @@ from twinbus.mover.planning.chunk_plan import DeliveryRules
 from twinbus.pairing.backlog_queues import backlog_paths, backlog_queue, owner_mark
 from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["backlog_path_of", "cleaned", "listed", "name_in_backlog", "queues_of"]
+__all__ = [
+    "delete_extra_queues",
+    "find_primary_name",
+    "find_queue_paths",
+    "list_backlog_queues",
+    "try_parse_backlog_path",
+]
 
 
-def backlog_path_of(path: str) -> BacklogPath | None:
+def try_parse_backlog_path(path: str) -> BacklogPath | None:
     """The parts of a backlog queue's path; None for any other queue."""
     try:
         return parse_backlog_path(path)
@@ -45,51 +47,53 @@ def backlog_path_of(path: str) -> BacklogPath | None:
         return None
 
 
-async def listed(
+async def list_backlog_queues(
     secondary: NamespaceConnection, primary_name: str | None = None
 ) -> list[tuple[BacklogPath, QueueProperties]]:
-    """All backlog queues, or those of one primary, in order."""
+    """All backlog queues, or those of one primary, by primary and index."""
     try:
         found = [
             (parts, queue)
             async for queue in secondary.management.list_queues()
-            if (parts := backlog_path_of(queue.path)) is not None
+            if (parts := try_parse_backlog_path(queue.path)) is not None
             and primary_name in (None, parts.primary)
         ]
     except AccessRefused as error:
         raise AccessRefused(
-            "the backlog queues cannot be listed: Manage is missing on the secondary",
-            hint="Use an access rule with the claim Manage",
+            "Cannot list the backlog queues: the Manage claim on the secondary is missing",
+            hint="Use an access rule with the Manage claim",
         ) from error
     return sorted(found, key=lambda each: (each[0].primary, each[0].index))
 
 
-async def name_in_backlog(primary: NamespaceConnection, secondary: NamespaceConnection) -> str:
-    """The name of a primary that cannot be asked: backlog queues bear the mark of their pair,
-    which has the primary's address in it (P21). A name without such a mark is not guessed."""
+async def find_primary_name(primary: NamespaceConnection, secondary: NamespaceConnection) -> str:
+    """The name of a primary that does not return it: backlog queues have the mark of their pair,
+    which contains the primary's address (P21). Without such a mark the name is not guessed."""
     names: list[str] = []
     with suppress(ServiceError):
-        for parts, queue in await listed(secondary):
+        for parts, queue in await list_backlog_queues(secondary):
             mark = owner_mark(primary.driver.address, parts.primary)
             if queue.user_metadata == backlog_queue(queue.path, mark).user_metadata:
                 return parts.primary
             names.append(parts.primary)
     example = f" {names[0]}" if len(set(names)) == 1 else ""
     raise PairingError(
-        "the primary did not tell its name, and no backlog queue has its address",
-        hint=f"Give its name with --primary-name{example}",
+        "The primary did not return its name, and no backlog queue has its address",
+        hint=f"Add --primary-name{example or ' NAME'}",
     )
 
 
-async def queues_of(
+async def find_queue_paths(
     secondary: NamespaceConnection, primary_name: str, count: int | None
 ) -> tuple[str, ...]:
-    """The paths of a primary's backlog queues: so many, or all that a listing shows, or without
-    Manage a look."""
+    """The paths of a primary's backlog queues: ``count`` of them, or all that are listed, or
+    without the Manage claim those that a search finds."""
     if count is not None:
         return backlog_paths(primary_name, count)
     try:
-        return tuple(queue.path for _parts, queue in await listed(secondary, primary_name))
+        return tuple(
+            queue.path for _parts, queue in await list_backlog_queues(secondary, primary_name)
+        )
     except AccessRefused:
         if found := await BacklogSearch(secondary.driver.receiver, primary_name).existing():
             return found
@@ -100,7 +104,7 @@ PEEK_TIMEOUT_S: Final = 30.0
 _DEAD: Final = "/$DeadLetterQueue"
 
 
-async def cleaned(
+async def delete_extra_queues(
     secondary: NamespaceConnection,
     primary_name: str,
     count: int,
@@ -108,16 +112,18 @@ async def cleaned(
     dry_run: bool = False,
     primary: NamespaceConnection | None = None,
 ) -> list[dict[str, Any]]:
-    """What became of each extra queue; with a ``primary`` they are drained first."""
+    """Delete the extra queues; a row for each. With a ``primary`` they are drained first."""
     extra = [
-        queue for parts, queue in await listed(secondary, primary_name) if parts.index >= count
+        queue
+        for parts, queue in await list_backlog_queues(secondary, primary_name)
+        if parts.index >= count
     ]
     if primary is not None and extra:
-        await _drained(primary, secondary, primary_name, [queue.path for queue in extra])
-    return [await _cleaned(secondary, queue, dry_run) for queue in extra]
+        await _drain(primary, secondary, primary_name, [queue.path for queue in extra])
+    return [await _delete_if_empty(secondary, queue, dry_run) for queue in extra]
 
 
-async def _drained(
+async def _drain(
     primary: NamespaceConnection,
     secondary: NamespaceConnection,
     primary_name: str,
@@ -128,40 +134,42 @@ async def _drained(
     await Mover(secondary.driver, primary.driver, queues, options).run(once=True)
 
 
-async def _cleaned(
+async def _delete_if_empty(
     secondary: NamespaceConnection, queue: QueueProperties, dry_run: bool
 ) -> dict[str, Any]:
     path = queue.path
-    held = await _held(secondary, path)
-    if held or dry_run:
-        return _row(path, "left" if held else "would be deleted", held)
+    contents = await _describe_contents(secondary, path)
+    if contents or dry_run:
+        return _row(path, "left" if contents else "would be deleted", contents)
     before = queue.status
     await secondary.management.set_queue_status(path, "SendDisabled")
-    held = "it could not be looked at"
+    contents = "the contents are unknown"
     try:
-        held = await _held(secondary, path)
-        if not held:
+        contents = await _describe_contents(secondary, path)
+        if not contents:
             await secondary.management.delete_queue(path)
     finally:
-        if held:
+        if contents:
             await secondary.management.set_queue_status(path, before)
-    return _row(path, "left" if held else "deleted", held)
+    return _row(path, "left" if contents else "deleted", contents)
 
 
-async def _held(secondary: NamespaceConnection, path: str) -> str:
-    """What is in a queue, in a few words; nothing when it is empty."""
+async def _describe_contents(secondary: NamespaceConnection, path: str) -> str:
+    """The contents of a queue as text; empty when the queue is empty."""
     found = await secondary.management.get_queue(path)
     if found is None:
         raise EntityNotFound(
-            f"the backlog queue {path!r} is gone", path=path, hint="Somebody else deleted it"
+            f"Backlog queue {path!r} not found: another client deleted it",
+            path=path,
+            hint="Run the command again",
         )
     if found.counts.total:
-        return f"{counted(found.counts.total, 'message')} in it: run `twinbus syphon`, or --drain"
+        return f"{plural(found.counts.total, 'message')}: run `twinbus syphon`, or add --drain"
     for where in (path, f"{path}{_DEAD}"):
         receiver = secondary.driver.receiver(where)
         try:
             if await receiver.peek(1, timeout_s=PEEK_TIMEOUT_S):
-                return "at least one message in it: run `twinbus syphon`, or --drain"
+                return "at least one message: run `twinbus syphon`, or add --drain"
         finally:
             await receiver.close()
     return ""

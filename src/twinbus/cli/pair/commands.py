@@ -1,15 +1,13 @@
-"""``twinbus pair`` and ``twinbus preflight``: the commands.
+"""``twinbus pair`` and ``twinbus preflight``: the commands and their options.
 
-``twinbus pair plan|apply|status``: two namespaces, and the backlog between them.
+    pair plan, apply, status            both namespaces and the backlog queues
+    pair failover, restore, hold        operator commands to the applications of a pair
+    preflight                           whether a pair is ready for an outage
 
-``twinbus pair failover|restore|hold``: orders to the applications of a pair.
+Operator commands are written to the file that the applications have as their option ``control``;
+each application reads it every second. Its journal reports when it has executed a command.
 
-They go through the file that the applications were given as ``control``: each of them looks at it
-every second. Whether an application has carried an order out is told by its journal, not here.
-
-``twinbus preflight``: is this pair ready for the day on which the primary fails?
-
-This module declares the command; execution.py does it, and is imported when it is asked for.
+execution.py runs the other commands and is imported late.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.entities import commands as of
+from twinbus.cli.entities.commands import entity_group
 from twinbus.cli.shared.namespace_options import BACKLOG_QUEUE_COUNT_MAX, PairTarget, with_pair
 from twinbus.cli.shared.output import DryRun, Output, check_output_format, print_result
 from twinbus.cli.shared.values import RATE_PER_S_MIN, rate_between, size_between
@@ -40,25 +38,29 @@ __all__ = [
 
 JOURNAL_VARIABLE = "TWINBUS_PAIR_JOURNAL"
 EXIT_ATTENTION = 3
-"""Something needs a look: the answer says what."""
+"""Something needs attention; the output lists it."""
 
-pair_app = of.entity_group(
+pair_app = entity_group(
     "pair", "A pair of namespaces: plan, apply, status, failover, restore, hold."
 )
 
 Count = Annotated[
     int,
-    typer.Option(help="How many backlog queues the pair uses.", min=1, max=BACKLOG_QUEUE_COUNT_MAX),
+    typer.Option(
+        help="Number of backlog queues that the pair uses.", min=1, max=BACKLOG_QUEUE_COUNT_MAX
+    ),
 ]
 
 
 @pair_app.command("plan")
 @with_pair
 def plan(backlog_queue_count: Count = 10, output: Output = "table", *, where: PairTarget) -> None:
-    """Show what `pair apply` would do on the secondary. Needs the claim Manage there.
+    """Show what `pair apply` would do on the secondary.
 
-    Exit codes: 0 everything can be used or made, 1 it could not be found out, 2 wrong usage,
-    3 a queue is there that cannot be used.
+    Requires the Manage claim on the secondary.
+
+    Exit codes: 0 every queue can be used or created, 1 the command failed, 2 wrong usage,
+    3 an existing queue cannot be used.
     """
     _provision(where, backlog_queue_count, output, is_plan=True)
 
@@ -72,21 +74,23 @@ def apply(
     *,
     where: PairTarget,
 ) -> None:
-    """Make the backlog queues on the secondary that are missing, as pairing does it.
+    """Create the missing backlog queues on the secondary.
 
-    Existing ones are used as they are, never altered and never deleted. An application with Manage
-    on the secondary does this by itself; others need it done beforehand.
+    Existing queues are used as they are; they are not changed or deleted. An application with the
+    Manage claim on the secondary creates them itself; for other applications run this command
+    first. Creating queues requires the Manage claim on the secondary.
 
-    Exit codes: 0 all are there, 1 none could be used, 2 wrong usage, 3 some cannot be used.
+    Exit codes: 0 all queues can be used, 1 no queue can be used or the command failed, 2 wrong
+    usage, 3 some queues cannot be used.
     """
     _provision(where, backlog_queue_count, output, is_plan=dry_run)
 
 
 def _provision(where: PairTarget, count: int, output: str, *, is_plan: bool) -> None:
     check_output_format(output)
-    from twinbus.cli.pair.execution import applied, planned
+    from twinbus.cli.pair.execution import apply_plan, show_plan
 
-    if not (planned if is_plan else applied)(where, count, output):
+    if not (show_plan if is_plan else apply_plan)(where, count, output):
         raise typer.Exit(EXIT_ATTENTION)
 
 
@@ -96,7 +100,7 @@ def status(
     backlog_queue_count: Annotated[
         int | None,
         typer.Option(
-            help="How many backlog queues to show at least [all that there are].",
+            help="Minimum number of backlog queues to show [all existing queues].",
             min=1,
             max=BACKLOG_QUEUE_COUNT_MAX,
         ),
@@ -104,32 +108,36 @@ def status(
     watch: Annotated[
         str,
         typer.Option(
-            help="How long to look whether somebody brings waiting messages home.", metavar="TIME"
+            help="Time to observe whether a syphon receives from the backlog; 0s skips it.",
+            metavar="TIME",
         ),
     ] = "5s",
     journal: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Journal of an application of the pair, which tells what is diverted; repeatable.",
+            help="Journal of an application of the pair, for its diversions; repeatable.",
             envvar=JOURNAL_VARIABLE,
             metavar="FILE",
         ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="State directory of the pair's syphon [as for it].", metavar="DIR"),
+        typer.Option(
+            help="State directory of the syphon [~/.local/state/twinbus/syphon].", metavar="DIR"
+        ),
     ] = None,
     output: Output = "table",
     *,
     where: PairTarget,
 ) -> None:
-    """Show whether both namespaces answer, what waits in the backlog, and what needs a look.
+    """Show whether both namespaces are reachable, the backlog, and what needs attention.
 
-    A backlog whose oldest message stays where it is while the primary answers is one that nobody
-    receives from: run `twinbus syphon`, or resume one that is paused. Which entities are diverted
-    is known to the applications that send: name their journals with --journal.
+    If the oldest message of the backlog stays the same while the primary is reachable, no syphon
+    receives from it: run `twinbus syphon`, or resume a paused syphon. Diversions are read from the
+    journals of the applications: add them with --journal.
 
-    Exit codes: 0 all is well, 1 it could not be found out, 2 wrong usage, 3 something needs a look.
+    Exit codes: 0 nothing needs attention, 1 the command failed, 2 wrong usage, 3 something needs
+    attention.
     """
     check_output_format(output)
     watch_s = seconds(watch)
@@ -147,7 +155,7 @@ def status(
 
 CONTROL_VARIABLE = "TWINBUS_PAIR_CONTROL"
 
-Entity = Annotated[str, typer.Argument(help="The queue or topic, or * for all.", metavar="PATH")]
+Entity = Annotated[str, typer.Argument(help="Queue or topic, or * for all.", metavar="PATH")]
 Group = Annotated[
     str | None,
     typer.Option(
@@ -160,7 +168,7 @@ Control = Annotated[
     Path,
     typer.Option(
         "--control",
-        help="The file that the applications of the pair have as their option control.",
+        help="Control file: the option control of the applications of the pair.",
         envvar=CONTROL_VARIABLE,
         metavar="FILE",
     ),
@@ -172,19 +180,19 @@ def failover(
     path: Entity,
     control: Control,
     hold: Annotated[
-        bool, typer.Option("--hold", help="Keep it there until restore, whatever pings say.")
+        bool, typer.Option("--hold", help="Ignore pings until `pair restore`.")
     ] = False,
     group: Group = None,
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
-    """Divert a path to the backlog although nothing failed.
+    """Divert an entity to the backlog without an outage.
 
-    A good ping brings it home again, one interval later at the earliest, unless --hold is given.
-    Every application that watches the file does so within seconds; one that starts later only
-    with --hold.
+    A successful ping restores the entity, one ping interval later at the earliest, unless --hold
+    is given. Every application with this control file diverts within seconds; an application that
+    starts later diverts only with --hold.
     """
-    _order(control, path, "failover", output, is_held=hold, group=group, dry_run=dry_run)
+    _write_command(control, path, "failover", output, is_held=hold, group=group, dry_run=dry_run)
 
 
 @pair_app.command("restore")
@@ -195,8 +203,8 @@ def restore(
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
-    """Send to the primary again, whatever was known of it; also the end of a hold."""
-    _order(control, path, "restore", output, is_held=False, group=group, dry_run=dry_run)
+    """Send the messages of an entity to the primary again, and end a hold."""
+    _write_command(control, path, "restore", output, is_held=False, group=group, dry_run=dry_run)
 
 
 @pair_app.command("hold")
@@ -207,14 +215,15 @@ def hold_it(
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
-    """Keep a path where it is, at home or on the backlog, until restore or failover.
+    """Keep an entity on the primary or on the backlog until restore or failover.
 
-    Where that is each application knows by itself; `pair failover --hold` says it for all.
+    Each application keeps its own current state of the entity; to divert all of them use
+    `pair failover --hold`.
     """
-    _order(control, path, "hold", output, is_held=True, group=group, dry_run=dry_run)
+    _write_command(control, path, "hold", output, is_held=True, group=group, dry_run=dry_run)
 
 
-def _order(
+def _write_command(
     control: Path,
     path: str,
     verb: Verb,
@@ -230,30 +239,31 @@ def _order(
     from twinbus.pairing.routing import ALL_PATHS
 
     record = {"path": path, "order": verb, "is_held": is_held, "control": str(control)}
-    what = f"{verb} of {'all paths' if path == ALL_PATHS else repr(path)}"
+    target = "all entities" if path == ALL_PATHS else repr(path)
+    what = f"{verb.capitalize()} of {target}"
     if dry_run:
         if path != ALL_PATHS:
             parse_entity_path(path)
         read_commands(control)
         print_result(
-            output, {"would_order": record}, f"{what} would be ordered in {str(control)!r}"
+            output, {"would_order": record}, f"{what} would be written to {str(control)!r}"
         )
         return
     write_command(control, path, verb, is_held=is_held, group=group)
-    print_result(output, {"ordered": record}, f"{what} is ordered in {str(control)!r}")
+    print_result(output, {"ordered": record}, f"{what} written to {str(control)!r}")
 
 
-# As for an estimate of costs; with more the room that is needed has no meaning.
+# As for cost estimates; above it the required space has no meaning.
 RATE_PER_S_MAX = 1_000_000_000
-# The largest that any tier of the service takes.
+# The largest message that any tier of the service accepts.
 MESSAGE_BYTES_MAX = 100 << 20
 EXIT_NOT_READY = 3
-"""At least one problem was found: the report says what to fix."""
+"""At least one problem was found; the report has the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightOptions:
-    """What the command line said."""
+    """The options of the command."""
 
     entities: tuple[str, ...]
     backlog_queue_count: int
@@ -272,7 +282,7 @@ def preflight(
     entity: Annotated[
         list[str] | None,
         typer.Option(
-            help="Queue or topic that the application uses; repeatable [all that are listed].",
+            help="Queue or topic of the application; repeatable [all that are listed].",
             metavar="PATH",
         ),
     ] = None,
@@ -282,14 +292,15 @@ def preflight(
         typer.Option(
             "--expected-outage",
             "--outage",
-            help="How long an outage may last, as 30m or 4h.",
+            help="Expected outage duration, for example 30m or 4h.",
             metavar="TIME",
         ),
     ] = "1h",
     rate: Annotated[
         str | None,
         typer.Option(
-            help="Messages to all entities together, for example 200/s or 5k/h.", metavar="RATE"
+            help="Message rate of all entities together, for example 200/s or 5k/h.",
+            metavar="RATE",
         ),
     ] = None,
     size: Annotated[
@@ -297,38 +308,36 @@ def preflight(
         typer.Option(
             "--size",
             "--message-bytes",
-            help="Size of an ordinary message, for example 300B or 2KB.",
+            help="Size of a typical message, for example 300B or 2KB.",
             metavar="SIZE",
         ),
     ] = "1KB",
     sender_only: Annotated[
         bool,
-        typer.Option("--sender-only", help="These credentials are not those of the syphon."),
+        typer.Option("--sender-only", help="Check the claims of a sender only, not of a syphon."),
     ] = False,
     allow_lossy_backlog: Annotated[
         bool,
         typer.Option(
             "--allow-lossy-backlog",
-            help="The application pairs with allow_lossy_backlog: queues may drop messages.",
+            help="Accept backlog queues that may drop messages (option allow_lossy_backlog).",
         ),
     ] = False,
     no_ping: Annotated[
         bool,
-        typer.Option("--no-ping", help="Send nothing: leave out whether pings are swallowed."),
+        typer.Option("--no-ping", help="Send no pings; whether pings expire is not checked."),
     ] = False,
-    timeout: Annotated[
-        str, typer.Option(help="How long one question may take.", metavar="TIME")
-    ] = "15s",
+    timeout: Annotated[str, typer.Option(help="Timeout of each request.", metavar="TIME")] = "15s",
     output: Output = "table",
     *,
     where: PairTarget,
 ) -> None:
-    """Check a pair of namespaces before the disaster, and say exactly what to fix.
+    """Check a pair of namespaces before an outage, and list what to fix.
 
     The namespaces come from the environment unless they are given: SERVICEBUS_CONNECTION_STRING
     or SERVICEBUS_FULLY_QUALIFIED_NAMESPACE for the primary, SERVICEBUS_SECONDARY_… for the
-    secondary. Nothing is changed; with Manage on the primary one empty queue is made, pinged and
-    deleted again, otherwise each --entity is pinged.
+    secondary. Nothing is changed: with the Manage claim on the primary an empty queue is created,
+    pinged and deleted; otherwise each --entity is pinged.
 
     Exit codes: 0 ready (there may be warnings), 1 the check could not be made, 2 wrong usage,
     3 not ready.
@@ -348,7 +357,7 @@ def preflight(
         timeout_s=seconds(timeout),
         output=output,
     )
-    # The drivers and the pairing: 100 ms that other commands should not pay.
+    # Imported late: the drivers and the pairing take 100 ms to load.
     from twinbus.cli.pair.execution import run_preflight
 
     if not run_preflight(where, options):

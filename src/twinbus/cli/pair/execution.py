@@ -1,17 +1,11 @@
-"""``twinbus pair`` and ``twinbus preflight``: what they do.
+"""Runs ``twinbus pair plan``, ``apply`` and ``status``, and ``twinbus preflight``.
 
-Does what ``twinbus pair plan`` and ``twinbus pair apply`` were asked for.
-
-Does what ``twinbus pair status`` was asked for: looks, judges, renders.
-
-Does what ``twinbus preflight`` was asked for: looks, judges, renders.
-
-Rule 1: a plan says what pairing would do, by the same rules (P4); it changes nothing.
-Rule 2: a namespace that says anything at all answers, if only that there is no such queue.
-Rule 3: nobody receives from a backlog whose oldest message stays the same one (Y7); while the
-        primary is away that is as it should be.
-Rule 4: what is diverted is what the journals say, and a syphon is paused if its state directory
-        says so: both are files of this machine, and without them nothing is said.
+Rule 1: a plan follows the same rules as pairing (P4), and changes nothing.
+Rule 2: a namespace is reachable if it returns any response, also that a queue does not exist.
+Rule 3: no syphon receives from a backlog whose oldest message stays the same (Y7); while the
+        primary is unreachable this is expected.
+Rule 4: diversions are read from the journals, and the pause of a syphon from its state directory.
+        Both are local files; without them nothing is reported.
 """
 
 from __future__ import annotations
@@ -25,10 +19,10 @@ from typing import Any, Final
 
 import typer
 
-from twinbus.cli.pair.backlog_cleanup import queues_of
+from twinbus.cli.pair.backlog_cleanup import find_queue_paths
 from twinbus.cli.pair.commands import PreflightOptions
 from twinbus.cli.shared.namespace_options import PairTarget
-from twinbus.cli.shared.output import counted, plain, show_block, show_json, show_records
+from twinbus.cli.shared.output import plain, plural, show_block, show_json, show_records
 from twinbus.cli.syphon.commands import default_state_dir
 from twinbus.common.event_loop import bounded_gather
 from twinbus.errors import (
@@ -56,16 +50,18 @@ from twinbus.pairing.preflight import (
 )
 from twinbus.pairing.provisioning import AT_ONCE_MAX, Provisioned, provision
 
-__all__ = ["StatusOptions", "applied", "planned", "run_preflight", "show_status"]
+__all__ = ["StatusOptions", "apply_plan", "run_preflight", "show_plan", "show_status"]
 
 CHANGE_COLUMNS = ("queue", "what", "why")
 
 
-def planned(where: PairTarget, count: int, output: str) -> bool:
-    """Show what would be made; whether all queues can be used then."""
+def show_plan(where: PairTarget, count: int, output: str) -> bool:
+    """Print what would be created; True if all queues can be used afterwards."""
 
-    async def look(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
-        async def looked_at(path: str) -> dict[str, Any]:
+    async def check_queues(
+        secondary: NamespaceConnection, name: str, owner: str
+    ) -> list[dict[str, Any]]:
+        async def check_queue(path: str) -> dict[str, Any]:
             found = await secondary.management.get_queue(path)
             if found is None:
                 return _row(path, "would be created")
@@ -78,28 +74,30 @@ def planned(where: PairTarget, count: int, output: str) -> bool:
             return _row(path, "is there", drift)
 
         return await bounded_gather(
-            backlog_paths(name, count), looked_at, concurrency_max=AT_ONCE_MAX
+            backlog_paths(name, count), check_queue, concurrency_max=AT_ONCE_MAX
         )
 
-    return _shown(asyncio.run(_with_secondary(where, look)), output)
+    return _show_rows(asyncio.run(_with_secondary(where, check_queues)), output)
 
 
-def applied(where: PairTarget, count: int, output: str) -> bool:
-    """Make what is missing; whether all queues can be used."""
+def apply_plan(where: PairTarget, count: int, output: str) -> bool:
+    """Create the missing queues; True if all queues can be used."""
 
-    async def make(secondary: NamespaceConnection, name: str, owner: str) -> list[dict[str, Any]]:
+    async def create_queues(
+        secondary: NamespaceConnection, name: str, owner: str
+    ) -> list[dict[str, Any]]:
         manager = NamespaceManager.over(secondary.management, secondary.driver.address)
         done = await provision(
             manager=manager, driver=secondary.driver, primary_name=name, count=count, owner=owner
         )
         return _rows(done)
 
-    return _shown(asyncio.run(_with_secondary(where, make)), output)
+    return _show_rows(asyncio.run(_with_secondary(where, create_queues)), output)
 
 
 async def _with_secondary(where: PairTarget, work: Any) -> list[dict[str, Any]]:
     name = await where.primary_name()
-    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+    async with where.open("primary") as primary, where.open("secondary") as secondary:
         owner = owner_mark(primary.driver.address, name)
         rows: list[dict[str, Any]] = await work(secondary, name, owner)
     return rows
@@ -109,7 +107,7 @@ def _rows(done: Provisioned) -> list[dict[str, Any]]:
     drift: dict[str, list[str]] = {}
     for each in done.drift:
         drift.setdefault(each.path, []).append(f"{each.name} is {each.found}, not {each.wanted}")
-    unseen = f"its properties are not known: {done.unmanaged}" if done.unmanaged else ""
+    unseen = f"properties unknown: {done.unmanaged}" if done.unmanaged else ""
     return [
         *(_row(path, "created") for path in done.created),
         *(_row(path, "is there", "; ".join(drift.get(path, [])) or unseen) for path in done.found),
@@ -121,7 +119,7 @@ def _row(queue: str, what: str, why: str = "") -> dict[str, Any]:
     return {"queue": queue, "what": what, "why": why}
 
 
-def _shown(rows: list[dict[str, Any]], output: str) -> bool:
+def _show_rows(rows: list[dict[str, Any]], output: str) -> bool:
     show_records(rows, output, CHANGE_COLUMNS)
     return not any(each["what"] == "cannot be used" for each in rows)
 
@@ -133,7 +131,7 @@ BACKLOG_COLUMNS: Final = ("queue", "messages", "dead_letters", "oldest_age_s", "
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """Whether a namespace answers."""
+    """Whether a namespace responds."""
 
     role: str
     address: str
@@ -143,18 +141,18 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions:
-    """What the command line said."""
+    """The options of the command."""
 
     backlog_queue_count: int | None = None
     watch_s: float
     journals: tuple[Path, ...] = ()
     state: Path | None = None
-    """Where the syphon has its state; None: where it has it unless told otherwise."""
+    """The state directory of the syphon; None: the default directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyphonState:
-    """What a syphon was told last, by its state directory."""
+    """The state of a syphon, by its state directory."""
 
     state: str
     is_running: bool
@@ -162,27 +160,34 @@ class SyphonState:
 
     @property
     def resume(self) -> str:
-        """The command that ends its pause."""
+        """The command that ends the pause."""
         given = "" if Path(self.state) == default_state_dir() else f" --state {self.state}"
         return f"`twinbus syphon resume{given}`"
 
 
 def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
-    """Show the pair; whether all is well."""
-    diverted = _diverted(options.journals)
-    syphon = _syphon(options.state)
-    contacts, queues, attention = asyncio.run(_looked(where, options, syphon))
-    attention += [_told(each) for each in diverted if each.ended is None]
+    """Print the status of the pair; True if nothing needs attention."""
+    diverted = _read_diversions(options.journals)
+    syphon = _read_syphon_state(options.state)
+    contacts, queues, attention = asyncio.run(_collect_status(where, options, syphon))
+    attention += [_describe_diversion(each) for each in diverted if each.ended is None]
     backlog = [plain(each) for each in queues]
     if output == "table":
-        show_records(
-            [plain(each) for each in contacts], output, ("role", "address", "answers", "says")
-        )
+        rows = [
+            {
+                "role": each.role,
+                "address": each.address,
+                "reachable": each.answers,
+                "error": each.says,
+            }
+            for each in contacts
+        ]
+        show_records(rows, output, ("role", "address", "reachable", "error"))
         if backlog:
             show_records(backlog, output, BACKLOG_COLUMNS, numbers_from=1)
         for sentence in attention:
-            typer.echo(f"look at this: {sentence}")
-        typer.echo(_waiting(contacts[1], queues))
+            typer.echo(f"Attention: {sentence}")
+        typer.echo(_format_backlog(contacts[1], queues))
     else:
         record = {
             **{each.role: plain(each) for each in contacts},
@@ -195,34 +200,34 @@ def show_status(where: PairTarget, options: StatusOptions, output: str) -> bool:
     return not attention
 
 
-def _waiting(secondary: Reachability, queues: Sequence[QueueBacklog]) -> str:
-    where = counted(len(queues), "backlog queue")
+def _format_backlog(secondary: Reachability, queues: Sequence[QueueBacklog]) -> str:
+    where = plural(len(queues), "backlog queue")
     known = [each.messages for each in queues if each.messages is not None]
     if not secondary.answers or (queues and not known):
-        return "what waits in the backlog is not known"
+        return "The number of messages in the backlog is unknown"
     rest = f", and {len(queues) - len(known)} could not be read" if len(known) < len(queues) else ""
-    return f"{counted(sum(known), 'message')} in {where}{rest}"
+    return f"{plural(sum(known), 'message')} in {where}{rest}"
 
 
-def _diverted(journals: Sequence[Path]) -> list[Diversion]:
+def _read_diversions(journals: Sequence[Path]) -> list[Diversion]:
     found: list[Diversion] = []
     for path in journals:
         try:
             found += diversions(read_journal(path))
         except OSError as error:
             raise ConfigurationError(
-                f"the journal {str(path)!r:.200} cannot be read: {error.strerror}",
-                hint="Give --journal as the applications have their option journal",
+                f"Cannot read the journal {str(path)!r:.200}: {error.strerror}",
+                hint="Use the path in the option journal of the application for --journal",
             ) from error
     return found
 
 
-def _told(diversion: Diversion) -> str:
-    what = "is held on the backlog" if diversion.is_held else "is diverted"
+def _describe_diversion(diversion: Diversion) -> str:
+    what = "has been held on the backlog" if diversion.is_held else "has been diverted"
     why = f": {diversion.reason}" if diversion.reason else ""
     return (
         f"{diversion.path!r} {what} since {_moment(diversion.since)}, "
-        f"last heard of at {_moment(diversion.last_event)}{why}"
+        f"last event at {_moment(diversion.last_event)}{why}"
     )
 
 
@@ -230,15 +235,15 @@ def _moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _syphon(given: Path | None) -> SyphonState | None:
-    """The syphon of this machine; None when there never was one."""
+def _read_syphon_state(given: Path | None) -> SyphonState | None:
+    """The syphon of this machine; None without a state directory."""
     directory = given or default_state_dir()
     if not directory.is_dir():
         if given is None:
             return None
         raise ConfigurationError(
-            f"there is no state directory {str(directory)!r}",
-            hint="Give --state as it was given to the syphon",
+            f"State directory {str(directory)!r} not found",
+            hint="Use the --state of the syphon",
         )
     from twinbus.spark.syphon.state_directory import StateDir
 
@@ -246,32 +251,33 @@ def _syphon(given: Path | None) -> SyphonState | None:
     return SyphonState(str(directory), state.is_taken, state.control().is_paused)
 
 
-async def _looked(
+async def _collect_status(
     where: PairTarget, options: StatusOptions, syphon: SyphonState | None
 ) -> tuple[list[Reachability], list[QueueBacklog], list[str]]:
-    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+    async with where.open("primary") as primary, where.open("secondary") as secondary:
         contacts = list(
             await asyncio.gather(_contact("primary", primary), _contact("secondary", secondary))
         )
         queues: list[QueueBacklog] = []
-        attention = [
-            f"the {each.role} {'refuses us' if each.answers else 'does not answer'}: {each.says}"
-            for each in contacts
-            if each.says
-        ]
+        attention = [_describe_failure(each) for each in contacts if each.says]
         if contacts[1].answers:
             name = await where.primary_name()
-            paths = await queues_of(secondary, name, options.backlog_queue_count)
+            paths = await find_queue_paths(secondary, name, options.backlog_queue_count)
             manager = NamespaceManager.over(secondary.management, secondary.driver.address)
             search = BacklogSearch(secondary.driver.receiver, name)
             reader = BacklogReader(secondary.driver, manager, paths, search=search)
             queues = await reader.read() if paths else []
-            attention += _judged(name, queues)
+            attention += _find_problems(name, queues)
             if syphon is not None and syphon.is_running and syphon.is_paused:
-                attention += _paused(queues, syphon)
+                attention += _check_paused(queues, syphon)
             elif contacts[0].answers:
-                attention += await _unattended(reader, queues, options.watch_s, syphon)
+                attention += await _check_unattended(reader, queues, options.watch_s, syphon)
     return contacts, queues, attention
+
+
+def _describe_failure(contact: Reachability) -> str:
+    fact = "refused the request" if contact.answers else "is unreachable"
+    return f"The {contact.role} {fact}: {contact.says}"
 
 
 async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
@@ -290,37 +296,38 @@ async def _contact(role: str, namespace: NamespaceConnection) -> Reachability:
     return Reachability(role, address, True)
 
 
-def _judged(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
+def _find_problems(name: str, queues: Sequence[QueueBacklog]) -> list[str]:
     if not queues:
-        return [f"there is no backlog queue of {name!r}: run `twinbus pair apply`"]
-    told = []
+        return [f"No backlog queue of {name!r} found on the secondary: run `twinbus pair apply`"]
+    sentences = []
     for each in queues:
         if each.dead_letters:
-            found = counted(each.dead_letters, "message")
-            told.append(
+            found = plural(each.dead_letters, "message")
+            sentences.append(
                 f"{found} in the dead-letter queue of {each.queue}: "
                 f"run `twinbus dlq show {each.queue} --secondary`"
             )
         if each.percent_full is not None and each.percent_full >= FULL_PERCENT:
-            told.append(f"{each.queue} is {each.percent_full:.0f} % full")
-        told += [f"{each.queue} could not be looked at: {reason}" for reason in each.unknown]
-    return told
+            sentences.append(f"{each.queue} is {each.percent_full:.0f} % full")
+        sentences += [f"{each.queue} could not be read: {reason}" for reason in each.unknown]
+    return sentences
 
 
-def _paused(queues: Sequence[QueueBacklog], syphon: SyphonState) -> list[str]:
+def _check_paused(queues: Sequence[QueueBacklog], syphon: SyphonState) -> list[str]:
     waiting = sum(each.messages or 0 for each in queues)
     if not waiting:
         return []
-    return [f"{counted(waiting, 'message')} wait, and the syphon is paused: run {syphon.resume}"]
+    found = plural(waiting, "message")
+    return [f"{found} in the backlog, and the syphon is paused: run {syphon.resume}"]
 
 
-async def _unattended(
+async def _check_unattended(
     reader: BacklogReader,
     before: Sequence[QueueBacklog],
     watch_s: float,
     syphon: SyphonState | None,
 ) -> list[str]:
-    """Look a second time, where messages wait and the primary could take them."""
+    """Read the backlog a second time, if it has messages and the primary is reachable."""
     held = {
         each.queue: each.oldest_sequence_number
         for each in before
@@ -334,15 +341,16 @@ async def _unattended(
     if not stuck:
         return []
     waiting = sum(each.messages or 1 for each in stuck)
-    where = counted(len(stuck), "backlog queue")
-    nobody = f"nobody received the oldest in {watch_s:g} s"
-    then = f"; it is paused until {syphon.resume}" if syphon and syphon.is_paused else ""
-    return [f"{counted(waiting, 'message')} in {where}, and {nobody}: run `twinbus syphon`{then}"]
+    where = plural(len(stuck), "backlog queue")
+    then = f" and {syphon.resume}, because it is paused" if syphon and syphon.is_paused else ""
+    found = f"{plural(waiting, 'message')} in {where}"
+    unattended = f"no syphon received the oldest in {watch_s:g} s"
+    return [f"{found}, and {unattended}: run `twinbus syphon`{then}"]
 
 
 def run_preflight(where: PairTarget, options: PreflightOptions) -> bool:
-    """Check the pair and show the findings; whether it is ready."""
-    report = run_checks(asyncio.run(_observed(where, options)))
+    """Check the pair and print the findings; True if it is ready."""
+    report = run_checks(asyncio.run(_observe(where, options)))
     if options.output == "table":
         _show(report)
     else:
@@ -350,7 +358,7 @@ def run_preflight(where: PairTarget, options: PreflightOptions) -> bool:
     return report.is_ready
 
 
-async def _observed(where: PairTarget, options: PreflightOptions) -> Observations:
+async def _observe(where: PairTarget, options: PreflightOptions) -> Observations:
     expectation = ExpectedLoad(
         expected_outage_s=options.expected_outage_s,
         rate_per_s=options.rate_per_s,
@@ -359,10 +367,10 @@ async def _observed(where: PairTarget, options: PreflightOptions) -> Observation
         has_syphon=options.has_syphon,
         allow_lossy=options.allow_lossy,
     )
-    async with where.opened("primary") as primary, where.opened("secondary") as secondary:
+    async with where.open("primary") as primary, where.open("secondary") as secondary:
         return await collect_observations(
-            _ends(primary),
-            _ends(secondary),
+            _access(primary),
+            _access(secondary),
             expectation=expectation,
             primary_name=where.primary_name_given,
             entities=options.entities,
@@ -371,14 +379,14 @@ async def _observed(where: PairTarget, options: PreflightOptions) -> Observation
         )
 
 
-def _ends(namespace: NamespaceConnection) -> NamespaceAccess:
+def _access(namespace: NamespaceConnection) -> NamespaceAccess:
     return NamespaceAccess(namespace.driver, namespace.management)
 
 
 def _show(report: Report) -> None:
     for each in report.findings:
-        fix = f"to do: {each.fix}" if each.fix else ""
+        fix = f"Fix: {each.fix}" if each.fix else ""
         show_block(each.severity.word, (f"{each.check}: {each.subject}", each.says, fix))
-    problems = counted(report.count(Severity.PROBLEM), "problem")
-    warnings = counted(report.count(Severity.WARNING), "warning")
-    typer.echo(f"{'ready' if report.is_ready else 'not ready'}: {problems}, {warnings}")
+    problems = plural(report.count(Severity.PROBLEM), "problem")
+    warnings = plural(report.count(Severity.WARNING), "warning")
+    typer.echo(f"{'Ready' if report.is_ready else 'Not ready'}: {problems}, {warnings}")

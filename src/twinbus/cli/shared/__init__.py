@@ -1,1 +1,1 @@
-"""What the commands share: which namespace, values, messages, output, the JSON client."""
+"""Shared by the commands: namespace options, values, messages, output, the JSON client."""

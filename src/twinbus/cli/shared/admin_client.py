@@ -1,8 +1,8 @@
-"""Asking a running broker over HTTP: what the commands that administer one share.
+"""The client of a running twinbus broker's HTTP API, for the commands that administer it.
 
-Rule 1: the connection string is all that a command needs besides the address of the HTTP side;
-        which namespace it belongs to is found by its port.
-Rule 2: whatever goes wrong is one sentence. A key or a token is in none of them.
+Rule 1: a command needs only the connection string and the HTTP address of the broker; the
+        namespace is found by the port in the connection string.
+Rule 2: every error is one sentence, without keys and tokens.
 
     client = AdminClient.from_options("http://localhost:5300", connection_string)
     client.get(client.in_namespace("queues"))
@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
-from twinbus.cli.shared.namespace_options import reference_of
+from twinbus.cli.shared.namespace_options import parse_reference
 from twinbus.common.connection_string import ConnectionString, parse_connection_string
 from twinbus.common.sas_token import make_token
 from twinbus.errors import ConfigurationError, TwinbusError
@@ -28,38 +28,42 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://localhost:5300"
 URL_VARIABLE: Final = "TWINBUS_ADMIN_URL"
-# The second is what all other commands read.
+# All other commands read the second one.
 CONNECTION_STRING_VARIABLES: Final = ["TWINBUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING"]
 
-# Each request shows a token of its own, so that it need not live longer than the request.
+# Each request has its own token, so a token does not have to outlive its request.
 TOKEN_LIFE_S: Final = 300
-# Emptying a queue of millions of messages is the longest thing that is asked for.
+# The longest request empties a queue with millions of messages.
 ANSWER_TIMEOUT_S: Final = 600.0
-# An answer larger than that is not one of ours.
+# A twinbus broker sends no larger response.
 ANSWER_BYTES_MAX: Final = 64 << 20
 
 AdminUrl = Annotated[
     str,
-    typer.Option("--admin", help="The broker's HTTP address.", envvar=URL_VARIABLE, metavar="URL"),
+    typer.Option("--admin", help="HTTP address of the broker.", envvar=URL_VARIABLE, metavar="URL"),
 ]
 AdminConnectionString = Annotated[
     str | None,
     typer.Option(
         "--connection-string",
-        help="Of the namespace, with the claim Manage: env:VARIABLE, file:PATH, or the text "
-        "itself, which other users of this machine could see.",
+        help="Connection string with the Manage claim: env:VARIABLE, file:PATH, or the text, which "
+        "other users of this machine can see.",
         envvar=CONNECTION_STRING_VARIABLES,
         metavar="REFERENCE",
     ),
 ]
 AdminNamespace = Annotated[
     str | None,
-    typer.Option("--namespace", help="Its name, if the port does not tell.", metavar="NAME"),
+    typer.Option(
+        "--namespace",
+        help="Name of the namespace [the one at the port of the connection string].",
+        metavar="NAME",
+    ),
 ]
 
 
 class AdminRefused(TwinbusError):
-    """The broker answered a request with an error; ``status`` is the one of HTTP."""
+    """The broker returned an error; ``status`` is the HTTP status code."""
 
     def __init__(self, sentence: str, *, status: int) -> None:
         self.status = status
@@ -67,19 +71,19 @@ class AdminRefused(TwinbusError):
 
 
 class AdminUnreachable(TwinbusError):
-    """No answer came from the broker's HTTP side."""
+    """The broker did not respond over HTTP."""
 
     is_transient = True
 
 
 class AdminClient:
-    """The HTTP side of one broker, asked in the name of one namespace."""
+    """The HTTP API of one broker, with the credentials of one namespace."""
 
     def __init__(
         self, url: str, credential: ConnectionString, *, namespace: str | None = None
     ) -> None:
         self.url = url
-        self._is_https, self._host, self._port = _parsed_url(url)
+        self._is_https, self._host, self._port = _parse_url(url)
         self._credential = credential
         self._namespace = namespace
 
@@ -87,14 +91,14 @@ class AdminClient:
     def from_options(
         cls, url: str, connection_string: str | None, namespace: str | None = None
     ) -> AdminClient:
-        """From what a command was given; the environment was looked at by the command line."""
+        """From the options of a command, which include the environment variables."""
         if not connection_string:
             raise ConfigurationError(
-                "a connection string with the claim Manage is needed",
-                hint=f"Set {CONNECTION_STRING_VARIABLES[1]} or give --connection-string",
+                "A connection string with the Manage claim is required",
+                hint=f"Set {CONNECTION_STRING_VARIABLES[1]} or add --connection-string",
             )
-        text = reference_of(connection_string).connection_string
-        assert text is not None  # A reference that was given is one.
+        text = parse_reference(connection_string).connection_string
+        assert text is not None  # A given reference always has a connection string.
         return cls(url, parse_connection_string(text), namespace=namespace)
 
     # -- requests -------------------------------------------------------------------------
@@ -112,21 +116,21 @@ class AdminClient:
         return self.ask("DELETE", path)
 
     def ask(self, method: str, path: str, json: Any = None) -> Any:
-        """One request; the JSON of its answer, None if it has none. Raises TwinbusError."""
+        """One request; the JSON of the response, None without a body. Raises TwinbusError."""
         status, content = self._exchange(method, path, json)
-        answer = _parsed(content)
+        answer = _parse_json(content)
         if 200 <= status < 300:
             return answer
         sentence = answer.get("error") if isinstance(answer, dict) else None
         raise AdminRefused(
             sentence
             if isinstance(sentence, str)
-            else f"{self.url} answered {method} {path} with status {status}",
+            else f"{self.url} returned status {status} for {method} {path}",
             status=status,
         )
 
     def _exchange(self, method: str, path: str, json: Any) -> tuple[int, bytes]:
-        # Imported here, because every start of the broker would wait for it otherwise.
+        # Imported late: it would delay every start of the broker.
         import http.client
         import ssl
 
@@ -141,14 +145,14 @@ class AdminClient:
             return response.status, response.read(ANSWER_BYTES_MAX)
         except ssl.SSLCertVerificationError as error:
             raise AdminUnreachable(
-                f"the certificate of {self.url} is not trusted: {error.verify_message}",
-                hint="Set SSL_CERT_FILE to the authority's file, which `twinbus serve` names",
+                f"The certificate of {self.url} is not trusted: {error.verify_message}",
+                hint="Set SSL_CERT_FILE to the CA file that `twinbus serve` prints",
             ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise AdminUnreachable(
-                f"no answer came from {self.url}: {reason}",
-                hint="Check that the broker runs, and the address given with --admin",
+                f"Connection to {self.url} failed: {reason}",
+                hint="Check that the broker is running, and the address in --admin",
             ) from error
         finally:
             connection.close()
@@ -164,7 +168,7 @@ class AdminClient:
         )
 
     def _token(self) -> str:
-        """Made out to the HTTP side, with the key of the connection string."""
+        """A token for the HTTP address, signed with the key of the connection string."""
         credential = self._credential
         if credential.shared_access_signature is not None:
             return credential.shared_access_signature
@@ -177,7 +181,7 @@ class AdminClient:
         )
 
     def connection_string_of(self, rule: str, key: str) -> str:
-        """The one of this namespace with another access rule."""
+        """The connection string of this namespace with another access rule."""
         credential = self._credential
         return replace(
             credential,
@@ -190,44 +194,42 @@ class AdminClient:
     # -- the namespace --------------------------------------------------------------------
 
     def in_namespace(self, path: str) -> str:
-        """The address of something inside the namespace of the connection string."""
+        """The URL path of a resource of the namespace."""
         return f"/namespaces/{quote(self.namespace, safe='')}/{quote(path)}"
 
     @property
     def namespace(self) -> str:
-        """The name of the namespace: as given, or of the one that has the port."""
+        """The name of the namespace: from the option, or by the port."""
         if self._namespace is None:
-            self._namespace = self._found_namespace()
+            self._namespace = self._find_namespace()
         return self._namespace
 
-    def _found_namespace(self) -> str:
+    def _find_namespace(self) -> str:
         _status, content = self._exchange("GET", "/health", None)
-        health = _parsed(content)
+        health = _parse_json(content)
         served = health.get("namespaces") if isinstance(health, dict) else None
         if served is None and isinstance(health, dict) and "status" in health:
             raise AdminRefused(
                 f"The broker at {self.url} has no namespace that the key of the connection string "
-                "may manage. Use a key with the claim Manage, or name the namespace with "
-                "--namespace.",
+                "may manage. Use a key with the Manage claim, or add --namespace NAME.",
                 status=401,
             )
         if not isinstance(served, dict):
             raise AdminUnreachable(
-                f"{self.url} does not answer like a twinbus broker",
-                hint="Check the address given with --admin",
+                f"{self.url} is not the HTTP address of a twinbus broker",
+                hint="Check the address in --admin",
             )
         port = self._credential.effective_port
         for name, facts in served.items():
             if port in (facts.get("port"), facts.get("tls_port")):
                 return str(name)
         raise ConfigurationError(
-            f"no namespace of the broker at {self.url} has the port {port} of the connection "
-            "string",
-            hint="Name it with --namespace",
+            f"The broker at {self.url} has no namespace at port {port} of the connection string",
+            hint="Add --namespace NAME",
         )
 
 
-def _parsed_url(url: str) -> tuple[bool, str, int]:
+def _parse_url(url: str) -> tuple[bool, str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -235,14 +237,13 @@ def _parsed_url(url: str) -> tuple[bool, str, int]:
         host, port, parts = None, None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/"):
         raise ConfigurationError(
-            f"{url[:200]!a} is not the address of a broker's HTTP side",
-            hint="Write it as http://host:port",
+            f"Invalid value for --admin: {url[:200]!a}", hint="Use http://HOST:PORT"
         )
     is_https = parts.scheme == "https"
     return is_https, host, port or (443 if is_https else 80)
 
 
-def _parsed(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     try:
         return json_text.loads(content) if content else None
     except ValueError:

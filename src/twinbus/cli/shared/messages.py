@@ -1,10 +1,10 @@
-"""Messages on a command line: where they come from, and how they are shown.
+"""Where commands receive messages from, and how they print them.
 
-What messages can be received from: a queue, a subscription, or the dead letters of one.
+A source is a queue, a subscription, or the dead-letter queue of one:
 
-orders   news/subscriptions/all   orders/$DeadLetterQueue
+    orders   news/subscriptions/all   orders/$DeadLetterQueue
 
-Messages as commands show them: one plain record each.
+A message is printed as one record of plain values.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SUBSCRIPTIONS",
     "MessageSource",
-    "record_of_message",
+    "parse_source",
     "show_message_records",
     "show_messages",
-    "source_of",
     "split_subscription",
+    "to_message_record",
 ]
 
 SUBSCRIPTIONS: Final = "/subscriptions/"
@@ -45,7 +45,7 @@ _SUBSCRIPTIONS: Final = re.compile(re.escape(SUBSCRIPTIONS), re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class MessageSource:
-    """A place that hands out messages."""
+    """An entity that messages can be received from."""
 
     entity: str
     """The queue, or ``<topic>/subscriptions/<name>``."""
@@ -53,7 +53,7 @@ class MessageSource:
 
     @property
     def path(self) -> str:
-        """Where a receiver attaches."""
+        """The address of a receiver."""
         return f"{self.entity}/$DeadLetterQueue" if self.is_dead_letters else self.entity
 
     @property
@@ -63,14 +63,14 @@ class MessageSource:
         return topic if found else None
 
     def __str__(self) -> str:
-        """As it stands in a sentence."""
+        """The source in a sentence."""
         return (
             f"the dead-letter queue of {self.entity!r}"
             if self.is_dead_letters
             else repr(self.entity)
         )
 
-    async def described(
+    async def get_properties(
         self, management: AdministrationClient
     ) -> QueueProperties | SubscriptionProperties:
         """Its properties; raises EntityNotFound."""
@@ -83,9 +83,11 @@ class MessageSource:
         if entity is None:
             from twinbus.errors import EntityNotFound
 
-            kind = "subscription" if found else "queue"
+            kind = "Subscription" if found else "Queue"
             raise EntityNotFound(
-                f"there is no {kind} {self.entity!r}", path=self.entity, hint="Check its spelling"
+                f"{kind} {self.entity!r} not found in the namespace",
+                path=self.entity,
+                hint="Check the name",
             )
         return entity
 
@@ -96,18 +98,18 @@ def split_subscription(path: str) -> tuple[str, str] | None:
     return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else None
 
 
-def source_of(path: str, *, dead_letters: bool = False) -> MessageSource:
-    """The place with this path; raises InvalidEntityPath."""
+def parse_source(path: str, *, dead_letters: bool = False) -> MessageSource:
+    """The source with this path; raises InvalidEntityPath."""
     address = parse_address(path)
     if address.node != "entity" or address.sub_queue == "transfer-dead-letter":
         raise InvalidEntityPath(
-            f"nobody receives messages from {path!r:.80}",
-            hint="Name a queue, <topic>/subscriptions/<name>, or one of them with --dead-letters",
+            f"{path!r:.80} cannot be received from",
+            hint="Use a queue, <topic>/subscriptions/<name>, or one of them with --dead-letters",
         )
     return MessageSource(address.entity, dead_letters or address.sub_queue == "dead-letter")
 
 
-# A row of a table shows what a message is about, not all of it: JSON has everything.
+# A row of a table shows the beginning of the body; JSON has all of it.
 BODY_CHARACTERS_SHOWN: Final = 60
 COLUMNS: Final = ("number", "enqueued", "message_id", "session_id", "subject", "text")
 DEAD_COLUMNS: Final = (*COLUMNS[:-1], "dead_letter_reason", "dead_letter_description", "text")
@@ -127,8 +129,8 @@ _TEXTS: Final = (
 )
 
 
-def record_of_message(delivered: ReceivedMessage) -> dict[str, Any]:
-    """What is known of a message. A body that is no text is ``body_base64``."""
+def to_message_record(delivered: ReceivedMessage) -> dict[str, Any]:
+    """All fields of a message. A body that is not UTF-8 is in ``body_base64``."""
     from twinbus.encoding.brokered_message import decode_message
     from twinbus.mover.planning.deferred_messages import read_message_state
 
@@ -165,27 +167,27 @@ def _body(body: Any) -> dict[str, Any]:
 def show_messages(
     found: Sequence[ReceivedMessage], output: str, *, as_dead_letters: bool = False
 ) -> None:
-    """A table, a list in JSON, or a line for each."""
-    records = [record_of_message(each) for each in found]
+    """Print messages as a table, a JSON list or JSON lines."""
+    records = [to_message_record(each) for each in found]
     show_message_records(records, output, DEAD_COLUMNS if as_dead_letters else COLUMNS)
 
 
 def show_message_records(
     records: Sequence[dict[str, Any]], output: str, columns: Sequence[str]
 ) -> None:
-    """In a table, columns in which no message has anything are left out."""
+    """Print records; a table has no empty columns."""
     if output != "table":
         show_records(records, output, columns)
         return
     if not records:
-        typer.echo("no messages")
+        typer.echo("No messages")
         return
     rows = [_row(each) for each in records]
     show_records(rows, output, [name for name in columns if any(row.get(name) for row in rows)])
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
-    """Short, and with a number that can be typed again."""
+    """A shortened record; the number has no separators, so that it can be copied."""
     enqueued = str(record["enqueued"] or "")
     return {
         **record,

@@ -1,8 +1,6 @@
-"""Which namespace a command means, and the options that say so.
+"""The options that select the namespace, or the pair, of a command.
 
-Options that several commands share.
-
-Which namespace a command speaks to: Azure, the official emulator or our broker, all alike.
+The namespace may be on Azure, the official emulator or a twinbus broker.
 
     twinbus queue list                                     the environment's primary
     twinbus queue list --secondary                         its secondary
@@ -10,13 +8,13 @@ Which namespace a command speaks to: Azure, the official emulator or our broker,
     twinbus queue list --connection-string file:shop.txt   a file
 
     @with_namespace
-    def show(path: ..., *, where: Where) -> None: ...
+    def show(path: ..., *, where: NamespaceTarget) -> None: ...
 
     @with_pair
-    def plan(*, where: PairTarget) -> None: ...                both, --primary and --secondary
+    def plan(*, where: PairTarget) -> None: ...            both, --primary and --secondary
 
-Rule 1: these options are declared here, once; a command gets them as one value.
-Rule 2: a connection string is read when it is needed, and shown by nobody.
+Rule 1: these options are declared only here; a command gets them as one value.
+Rule 2: a connection string is read when it is needed, and never printed.
 """
 
 from __future__ import annotations
@@ -45,21 +43,24 @@ __all__ = [
     "CaFile",
     "NamespaceTarget",
     "PairTarget",
-    "reference_of",
+    "parse_reference",
     "run_with_namespace",
     "with_namespace",
     "with_pair",
 ]
 
-# As the options of a pair have it.
+# The limit of the options of a pair.
 BACKLOG_QUEUE_COUNT_MAX = 1_000
 
 CaFile = Annotated[
-    Path | None, typer.Option(help="Trust the certificates in this file (PEM).", metavar="FILE")
+    Path | None,
+    typer.Option(help="File with trusted CA certificates (PEM).", metavar="FILE"),
 ]
 AdministrationPort = Annotated[
     int | None,
-    typer.Option("--management-port", help="The port for HTTP, for the official emulator (5300)."),
+    typer.Option(
+        "--management-port", help="Port for HTTP administration; official emulator: 5300."
+    ),
 ]
 
 
@@ -69,23 +70,23 @@ ConnectionStringOption = Annotated[
     str | None,
     typer.Option(
         "--connection-string",
-        help="Of the namespace: env:VARIABLE, file:PATH, or the text itself, which other users of "
-        "this machine could see [SERVICEBUS_CONNECTION_STRING].",
+        help="Connection string: env:VARIABLE, file:PATH, or the text, which other users of this "
+        "machine can see [env:SERVICEBUS_CONNECTION_STRING].",
         metavar="REFERENCE",
     ),
 ]
 SecondaryOption = Annotated[
     bool,
     typer.Option(
-        "--secondary", help="The secondary namespace of the environment, SERVICEBUS_SECONDARY_…"
+        "--secondary", help="Use the secondary of the environment, SERVICEBUS_SECONDARY_…"
     ),
 ]
-_BY_REFERENCE: Final = "env:VARIABLE, file:PATH, or the text itself"
+_BY_REFERENCE: Final = "env:VARIABLE, file:PATH, or the text"
 PrimaryReference = Annotated[
     str | None,
     typer.Option(
         "--primary",
-        help=f"The primary: {_BY_REFERENCE} [SERVICEBUS_CONNECTION_STRING].",
+        help=f"Primary: {_BY_REFERENCE} [env:SERVICEBUS_CONNECTION_STRING].",
         metavar="REFERENCE",
     ),
 ]
@@ -93,7 +94,7 @@ SecondaryReference = Annotated[
     str | None,
     typer.Option(
         "--secondary",
-        help=f"The secondary: {_BY_REFERENCE} [SERVICEBUS_SECONDARY_CONNECTION_STRING].",
+        help=f"Secondary: {_BY_REFERENCE} [env:SERVICEBUS_SECONDARY_CONNECTION_STRING].",
         metavar="REFERENCE",
     ),
 ]
@@ -101,28 +102,29 @@ PrimaryName = Annotated[
     str | None,
     typer.Option(
         "--primary-name",
-        help="The primary's name in the backlog queues [its host's first label].",
+        help="Name of the primary in backlog queue paths [first label of its host].",
         metavar="TEXT",
     ),
 ]
 PrimaryPort = Annotated[
     int | None,
     typer.Option(
-        "--primary-management-port", help="The primary's port for HTTP (official emulator: 5300)."
+        "--primary-management-port",
+        help="Port of the primary for HTTP administration; official emulator: 5300.",
     ),
 ]
 SecondaryPort = Annotated[
     int | None,
     typer.Option(
         "--secondary-management-port",
-        help="The secondary's port for HTTP (official emulator: 5300).",
+        help="Port of the secondary for HTTP administration; official emulator: 5300.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceTarget:
-    """A namespace, as the command line names it."""
+    """The namespace that the options select."""
 
     connection_string: str | None = None
     secondary: bool = False
@@ -133,15 +135,15 @@ class NamespaceTarget:
     def role(self) -> Role:
         return "secondary" if self.secondary else "primary"
 
-    def opened(self) -> AbstractAsyncContextManager[NamespaceConnection]:
-        """The namespace, with both its doors."""
+    def open(self) -> AbstractAsyncContextManager[NamespaceConnection]:
+        """Connect over AMQP and HTTP."""
         if self.ca_file is not None and not self.ca_file.is_file():
-            # Plain connections would not look at it.
+            # A connection without TLS would ignore it.
             raise ConfigurationError(
-                f"--ca-file {str(self.ca_file)!r:.200} is no file",
-                hint="Name a file with PEM in it",
+                f"Invalid value for --ca-file: {str(self.ca_file)!r:.200} is not a file",
+                hint="Use a file with certificates in PEM format",
             )
-        # The drivers: 100 ms that a wrong option need not wait for.
+        # Imported late: the drivers take 100 ms to load.
         from twinbus.pairing.client.namespace_connection import open_namespace
 
         return open_namespace(
@@ -149,7 +151,7 @@ class NamespaceTarget:
         )
 
     def text(self) -> str | None:
-        """The connection string itself; None where the machine's identity stands for one."""
+        """The connection string; None if the identity of the machine is used instead."""
         return self._reference().connection_string
 
     def _reference(self) -> NamespaceReference:
@@ -159,14 +161,14 @@ class NamespaceTarget:
             return require_namespace(os.environ, self.role)
         if self.secondary:
             raise ConfigurationError(
-                "--secondary means the environment's, and --connection-string another one",
-                hint="Leave one of them out",
+                "--secondary and --connection-string exclude each other",
+                hint="Remove --secondary or --connection-string",
             )
-        return reference_of(self.connection_string)
+        return parse_reference(self.connection_string)
 
 
-def reference_of(text: str) -> NamespaceReference:
-    """What --connection-string says: a variable, a file, or the text itself."""
+def parse_reference(text: str) -> NamespaceReference:
+    """The value of --connection-string: a variable, a file, or the text."""
     from twinbus.pairing.client.environment import NamespaceReference
 
     kind, colon, name = text.partition(":")
@@ -174,8 +176,8 @@ def reference_of(text: str) -> NamespaceReference:
         found = os.environ.get(name, "").strip()
         if not found:
             raise ConfigurationError(
-                f"the environment has no connection string in {name!r:.80}",
-                hint="Set it, or name another variable",
+                f"Environment variable {name!r:.80} is not set or empty",
+                hint="Set the variable, or use env: with another name",
             )
         return NamespaceReference(name, connection_string=found)
     if colon and kind == "file":
@@ -184,8 +186,8 @@ def reference_of(text: str) -> NamespaceReference:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8"
             raise ConfigurationError(
-                f"the connection string in {name!r:.200} cannot be read: {reason}",
-                hint="Check the path behind file:",
+                f"Cannot read the connection string in {name!r:.200}: {reason}",
+                hint="Check the path after file:",
             ) from error
         return NamespaceReference(name, connection_string=found)
     return NamespaceReference("--connection-string", connection_string=text)
@@ -194,19 +196,19 @@ def reference_of(text: str) -> NamespaceReference:
 def run_with_namespace(
     where: NamespaceTarget, ask: Callable[[NamespaceConnection], Awaitable[T]]
 ) -> T:
-    """Open the namespace, ask it, close it; the answer."""
+    """Open the namespace, call ``ask`` with it, close it; the result of ``ask``."""
     import asyncio
 
-    async def opened() -> T:
-        async with where.opened() as namespace:
+    async def call() -> T:
+        async with where.open() as namespace:
             return await ask(namespace)
 
-    return asyncio.run(opened())
+    return asyncio.run(call())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTarget:
-    """Both namespaces of a pair, as the command line names them."""
+    """The two namespaces of a pair that the options select."""
 
     primary: str | None = None
     secondary: str | None = None
@@ -215,7 +217,7 @@ class PairTarget:
     primary_administration_port: int | None = None
     secondary_administration_port: int | None = None
 
-    def opened(self, role: Role) -> AbstractAsyncContextManager[NamespaceConnection]:
+    def open(self, role: Role) -> AbstractAsyncContextManager[NamespaceConnection]:
         is_secondary = role == "secondary"
         given = self.secondary if is_secondary else self.primary
         return NamespaceTarget(
@@ -225,30 +227,31 @@ class PairTarget:
             administration_port=self.secondary_administration_port
             if is_secondary
             else self.primary_administration_port,
-        ).opened()
+        ).open()
 
     async def primary_name(self) -> str:
-        """The primary's name in the paths of its backlog queues. The primary is asked only where
-        neither --primary-name nor its host tells it; when it does not answer, the marks of the
-        backlog queues tell it."""
-        from twinbus.cli.pair.backlog_cleanup import name_in_backlog
+        """The primary's name in the paths of its backlog queues. It is requested from the primary
+        only if neither --primary-name nor the host contains it; if the primary does not respond,
+        it is read from the marks of the backlog queues."""
+        from twinbus.cli.pair.backlog_cleanup import find_primary_name
         from twinbus.errors import ServiceError
 
-        async with self.opened("primary") as primary, self.opened("secondary") as secondary:
+        async with self.open("primary") as primary, self.open("secondary") as secondary:
             _check_apart(primary, secondary)
             try:
                 return await primary.primary_name(self.primary_name_given)
             except ServiceError:
-                return await name_in_backlog(primary, secondary)
+                return await find_primary_name(primary, secondary)
 
 
 def _check_apart(primary: NamespaceConnection, secondary: NamespaceConnection) -> None:
-    """P3: its own secondary would be away together with it."""
+    """P3: a namespace that is its own secondary would be unreachable in every outage."""
     from twinbus.pairing.backlog_queues import is_same_place
 
     if is_same_place(primary.driver.address, secondary.driver.address):
         raise ConfigurationError(
-            f"{primary.driver.address} cannot be its own secondary", hint="Name another namespace"
+            f"{primary.driver.address} cannot be its own secondary",
+            hint="Use another namespace for --secondary",
         )
 
 
@@ -271,12 +274,12 @@ _PAIR: Final = (
 
 
 def with_namespace(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options for one namespace, which it is given as ``where``."""
+    """Add the options for one namespace to a command, which gets them as ``where``."""
     return _with(command, _NAMESPACE, NamespaceTarget)
 
 
 def with_pair(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options for both namespaces, which it is given as ``where``."""
+    """Add the options for both namespaces to a command, which gets them as ``where``."""
     return _with(command, _PAIR, PairTarget)
 
 
@@ -300,7 +303,7 @@ def _with(
         given = {name: values.pop(name) for name, _type, _default in options}
         command(**values, where=kind(**given))
 
-    # What is typed is read off these two.
+    # Typer reads the options from these two.
     called.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in (*own, *added)}
     return called

@@ -1,17 +1,13 @@
-"""Output as a table, as JSON or as JSON lines; confirmations and progress.
-
-Tables for people. The library behind them is imported when there is one to show.
-
-How commands answer: ``--output table|json|jsonl``.
+"""Output as a table, as JSON or as JSON lines (``--output``); confirmations and progress.
 
     table    for people
-    json     one document: a list where several things are shown, an object where it is one
-    jsonl    one object on each line; what is one thing is one line
+    json     one document: a list for several records, an object for one
+    jsonl    one object on each line
 
-Rule 1: words and numbers are never broken: they may have to be typed again.
-Rule 2: what has no room as a table is shown row by row, each name with its value on a line.
-Rule 3: what is shown is a plain record; the same one makes the table and the JSON.
-Rule 4: in a table the columns that were chosen stand, in JSON everything that is known.
+Rule 1: words and numbers are never broken, so that they can be copied.
+Rule 2: a table that is too wide is printed row by row, with one name and value on each line.
+Rule 3: table and JSON are made from the same record of plain values.
+Rule 4: a table has selected columns, JSON has all fields.
 """
 
 from __future__ import annotations
@@ -39,8 +35,8 @@ __all__ = [
     "Yes",
     "check_output_format",
     "confirm",
-    "counted",
     "plain",
+    "plural",
     "print_result",
     "show_block",
     "show_json",
@@ -65,8 +61,8 @@ def show_table(
 ) -> None:
     """Print rows under their columns, as wide as the terminal.
 
-    Columns from ``numbers_from`` on hold numbers: they stand to the right. ``totals`` are rows
-    below a line.
+    Columns from ``numbers_from`` on are numbers, aligned to the right. ``totals`` are rows below a
+    line.
     """
     body, foot = list(rows), list(totals)
     first_number = len(columns) if numbers_from is None else numbers_from
@@ -74,7 +70,7 @@ def show_table(
     if widths is None:
         _show_stacked(columns, [*body, *foot], title, first_number)
         return
-    # 60 ms that a broker's start should not pay.
+    # Imported late: it would delay every start of the broker by 60 ms.
     from rich.console import Console
     from rich.table import Table
 
@@ -87,13 +83,13 @@ def show_table(
     table.add_section()
     for row in foot:
         table.add_row(*row, style="bold")
-    # A name with brackets in it is a name, not a colour.
+    # Without markup: brackets in a name are not a colour.
     Console(markup=False, emoji=False).print(table)
 
 
 def show_block(word: str, lines: Iterable[str], *, indent: int = 9) -> None:
     """Print a word with lines beside it, as wide as the terminal: for texts that are too long for
-    columns. Words are never broken, because they may have to be typed again."""
+    columns. Words are never broken, so that they can be copied."""
     width = shutil.get_terminal_size().columns
     first = f"{word:<{indent}}"
     for line in filter(None, lines):
@@ -128,9 +124,9 @@ def _show_stacked(
 
 
 def _widths(rows: Sequence[Sequence[str]], first_number: int) -> list[int] | None:
-    """How wide each column is, so that all of them fit; None if words would have to be broken.
+    """The width of each column, so that all of them fit; None if words would have to be broken.
 
-    The widest give way first, and none becomes narrower than its longest word or number.
+    The widest are reduced first, and none becomes narrower than its longest word or number.
     """
     free = shutil.get_terminal_size().columns - 1
     least, widths = [], []
@@ -156,33 +152,35 @@ def _cells(text: str) -> int:
 
 FORMS: Final = ("table", "json", "jsonl")
 
-Output = Annotated[str, typer.Option(help="table, json or jsonl.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and stop.")]
+Output = Annotated[str, typer.Option(help="Format: table, json or jsonl.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
+]
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def check_output_format(output: str) -> None:
-    """Refuse a form that does not exist, before anything is done."""
+    """Refuse an unknown format before the command does anything."""
     if output not in FORMS:
         raise ConfigurationError(
-            f"--output cannot be {output!r:.40}", hint="Use table, json, jsonl"
+            f"Invalid value for --output: {output!r:.40}", hint="Use table, json or jsonl"
         )
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """``1 message``, ``2,000 messages``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def show_json(value: Any, output: str) -> None:
-    """One document: on one line, or as people read it."""
+    """One JSON document: indented with ``json``, on one line with ``jsonl``."""
     typer.echo(json.dumps(value, indent=2 if output == "json" else None))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can have it; durations as ISO 8601 has them."""
+    """A value as JSON; durations in ISO 8601."""
     match value:
         case timedelta():
             return format_duration_us(value // _MICROSECOND)
@@ -199,7 +197,7 @@ def plain(value: Any) -> Any:
         case int():
             return int(value)
         case float():
-            # NaN and its like are no JSON.
+            # NaN and infinity are not valid JSON.
             return float(value) if value - value == 0 else str(value)
         case list() | tuple():
             return [plain(each) for each in value]
@@ -222,7 +220,7 @@ def show_records(
     *,
     numbers_from: int | None = None,
 ) -> None:
-    """Several things; ``columns`` are those of the table, from ``numbers_from`` on numbers."""
+    """Several records; ``columns`` are those of the table, from ``numbers_from`` on numbers."""
     found = [{name: plain(value) for name, value in each.items()} for each in records]
     if output == "json":
         show_json(found, output)
@@ -237,16 +235,18 @@ def show_records(
 
 
 def show_record(record: Mapping[str, Any], output: str) -> None:
-    """One thing: its facts below each other."""
+    """One record: one field per line."""
     found = {name: plain(value) for name, value in record.items()}
     if output == "table":
-        show_table(("what", ""), [(name.replace("_", " "), _cell(found[name])) for name in found])
+        show_table(
+            ("property", "value"), [(name.replace("_", " "), _cell(found[name])) for name in found]
+        )
     else:
         show_json(found, output)
 
 
 def print_result(output: str, record: Mapping[str, Any], sentence: str) -> None:
-    """What was done: a sentence for people, the record for programs."""
+    """The result of a command: a sentence for people, the record as JSON."""
     typer.echo(sentence if output == "table" else json.dumps(plain(record)))
 
 
@@ -264,25 +264,25 @@ def _cell(value: Any) -> str:
             return "\n".join(f"{name}: {_cell(each)}" for name, each in value.items())
         case list():
             return "\n".join(_cell(each) for each in value)
-    # What stands in a message may try to move the cursor of whoever looks at it.
+    # The content of a message may contain control characters of a terminal.
     return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in str(value))
 
 
 def confirm(is_given: bool, question: str, loss: str) -> None:
-    """Ask before something goes for good; ``loss`` says what does."""
+    """Ask before a permanent change; ``loss`` names it."""
     if is_given:
         return
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            f"this {loss} for good, and nobody is there to be asked",
-            hint="Give --yes, or --dry-run to see what would be done",
+            f"This command {loss} permanently, and cannot ask for confirmation without a terminal",
+            hint="Add --yes, or --dry-run to show what would be done",
         )
     typer.confirm(question, abort=True)
 
 
 @contextmanager
 def show_spinner(what: str) -> Iterator[None]:
-    """Say on a terminal why nothing is to be seen yet."""
+    """On a terminal, show what the command is waiting for."""
     if not sys.stderr.isatty():
         yield
         return
@@ -294,7 +294,7 @@ def show_spinner(what: str) -> Iterator[None]:
 
 @contextmanager
 def show_progress(doing: str, output: str) -> Iterator[Callable[[int], None]]:
-    """What to call with the number of messages done so far: on a terminal a line that counts."""
+    """A function to call with the number of messages so far, which a terminal shows."""
     if output != "table" or not sys.stderr.isatty():
         yield lambda _count: None
         return

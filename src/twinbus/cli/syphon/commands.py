@@ -1,11 +1,7 @@
-"""``twinbus syphon``: the commands.
+"""``twinbus syphon`` and its subcommands pause, resume, rate, status and prepare.
 
-``twinbus syphon``: bring the messages of the backlog queues home.
-
-This module declares the command; run_local.py and run_on_spark.py do it, and are imported when
-they are asked for.
-
-``twinbus syphon pause|resume|rate|status``: tell a running syphon, or ask it; ``prepare``.
+run_local.py and run_on_spark.py run the syphon and are imported late. The subcommands read and
+write the state directory of a running syphon.
 """
 
 from __future__ import annotations
@@ -44,14 +40,14 @@ __all__ = [
 ]
 
 EXIT_LEFT = 3
-"""Messages were left for later or dead-lettered: the summary says which."""
+"""Messages were left or dead-lettered; the summary has their numbers."""
 
 TTL_POLICIES = ("restart", "elapsed", "dead-letter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonOptions:
-    """What the command line said."""
+    """The options of the command."""
 
     once: bool
     dry_run: bool
@@ -64,7 +60,7 @@ class SyphonOptions:
     rate_per_s: float | None
     chunk_count: int
     receipts: str | None
-    """A path; on a cluster perhaps an address, which a Path would damage."""
+    """A path, or on a cluster a URL, which ``Path`` would damage."""
     receipts_days: int | None = None
     ca_file: Path | None
     administration_port: int | None
@@ -77,13 +73,13 @@ class SyphonOptions:
     metering: Path | None = None
     keep_days: int | None = None
     spool: Path | None = None
-    """The data directory of the secondary, where that is a spool of this machine."""
+    """The data directory of the secondary, if it is a spool of this machine."""
 
 
 def default_state_dir() -> Path:
-    """Where a syphon keeps what it tells and is told, unless --state says otherwise."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "twinbus" / "syphon"
+    """The state directory of a syphon without --state."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "twinbus" / "syphon"
 
 
 syphon_app = typer.Typer(
@@ -101,34 +97,38 @@ def syphon(
         bool, typer.Option("--once", help="Stop when the backlog queues are empty.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only look: show what would be moved.")
+        bool, typer.Option("--dry-run", help="Show what would be moved, without moving it.")
     ] = False,
     primary_name: Annotated[
         str | None,
-        typer.Option(help="The primary's name in the backlog queues [its host's first label]."),
+        typer.Option(help="Name of the primary in backlog queue paths [first label of its host]."),
     ] = None,
     backlog_queue_count: Annotated[
         int | None,
         typer.Option(
-            help="How many backlog queues to poll at least [all that there are].",
+            help="Minimum number of backlog queues to poll [all existing queues].",
             min=1,
             max=BACKLOG_QUEUE_COUNT_MAX,
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="Deliver to these only; * and ? match; repeatable.", metavar="PATTERN"),
+        typer.Option(
+            help="Pattern of allowed destinations, with * and ?; repeatable [all].",
+            metavar="PATTERN",
+        ),
     ] = None,
     accept_owner: Annotated[
         list[str] | None,
         typer.Option(
-            help="Address of a primary whose messages to move as well, for example the old address "
-            "of this one; * for all; repeatable.",
+            help="Address of another primary whose messages are moved as well, for example the "
+            "earlier address of this one; * for all; repeatable.",
             metavar="ADDRESS",
         ),
     ] = None,
     ttl_policy: Annotated[
-        str, typer.Option(help="Time in the backlog: restart, elapsed or dead-letter.")
+        str,
+        typer.Option(help="Time to live of moved messages: restart, elapsed or dead-letter."),
     ] = "restart",
     gone_grace: Annotated[
         float,
@@ -136,32 +136,34 @@ def syphon(
     ] = 600.0,
     rate: Annotated[
         str | None,
-        typer.Option(help="Maximum rate, for example 500/s.", metavar="RATE"),
+        typer.Option(help="Maximum message rate, for example 500/s.", metavar="RATE"),
     ] = None,
-    chunk: Annotated[int, typer.Option(help="Messages in one chunk.", min=1, max=1_000)] = 1_000,
+    chunk: Annotated[int, typer.Option(help="Messages per chunk.", min=1, max=1_000)] = 1_000,
     receipts: Annotated[
         str | None,
         typer.Option(
-            help="Where receipts go: a directory for Parquet [in the state directory]; with "
-            "--local a file, one line of JSON for each message.",
+            help="Directory for Parquet receipts [in the state directory]; with --local a file "
+            "with one JSON line for each message [none].",
             metavar="PATH",
         ),
     ] = None,
     receipts_days: Annotated[
         int | None,
-        typer.Option(help="Remove receipts of runs that ended so many days ago.", min=1),
+        typer.Option(
+            help="Days to keep receipts after the end of their run [all are kept].", min=1
+        ),
     ] = None,
     metering: Annotated[
         Path | None,
         typer.Option(
-            help="Count what the syphon does here, for cost reports; on every machine that moves.",
+            help="Directory for the operations log, on every machine that moves messages [none].",
             metavar="DIR",
         ),
     ] = None,
     keep_days: Annotated[
         int | None,
         typer.Option(
-            help="Days to keep the files in --metering, those of other clients too [all are kept].",
+            help="Days to keep files in --metering, including those of other clients [all].",
             min=1,
             max=KEEP_DAYS_MAX,
         ),
@@ -169,53 +171,55 @@ def syphon(
     state: Annotated[
         Path | None,
         typer.Option(
-            help="For status, control and receipts [~/.local/state/twinbus/syphon].",
+            help="Directory for status, control and receipts [~/.local/state/twinbus/syphon].",
             metavar="DIR",
         ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Spark's master or sc:// address [this machine].")
+        str | None, typer.Option(help="Spark master or sc:// address [this machine].")
     ] = None,
     checkpoints: Annotated[
         str | None,
-        typer.Option(help="On a cluster: a directory that all its machines can write."),
+        typer.Option(help="Checkpoint directory on a cluster, writable by all its machines."),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option(help="Tasks at once [as many as Spark has cores].", min=1)
+        int | None, typer.Option(help="Number of parallel tasks [cores of Spark].", min=1)
     ] = None,
     driver: Annotated[
         str,
-        typer.Option(help="What moves messages: amqp, our lean client, or servicebus, the SDK."),
+        typer.Option(help="Driver: amqp (twinbus client) or servicebus (official SDK)."),
     ] = "amqp",
     ca_file: CaFile = None,
     administration_port: AdministrationPort = None,
     spool: Annotated[
         Path | None,
         typer.Option(
-            help="The secondary is the EmbeddedNamespace with this data directory; its application "
+            help="Data directory of an EmbeddedNamespace that is the secondary; its application "
             "may have ended.",
             metavar="DIR",
         ),
     ] = None,
     output: Output = "table",
 ) -> None:
-    """Bring the messages of the backlog queues home to the primary, on Spark.
+    """Move messages from the backlog queues to the primary, on Spark.
 
     The namespaces come from the environment: SERVICEBUS_CONNECTION_STRING for the primary and
-    SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary. Listen on the backlog queues and
-    Send on the destinations are needed. With Manage on the secondary the backlog queues are
-    listed, without it they are looked for by their numbers.
+    SERVICEBUS_SECONDARY_CONNECTION_STRING for the secondary. With the Manage claim on the secondary
+    the backlog queues are listed; without it they are searched by number.
 
-    Exit codes: 0 everything is home, 1 the command failed or a backlog queue could not be read,
-    2 wrong usage, 3 messages were left for later or dead-lettered, or may have a second copy, or
-    --once was stopped before the backlog was empty.
+    Requires the Listen claim on the backlog queues and the Send claim on the destinations.
+
+    Exit codes: 0 all messages were moved, 1 the command failed or a backlog queue could not be
+    read, 2 wrong usage, 3 messages were left or dead-lettered, or may have a duplicate, or --once
+    was stopped before the backlog was empty.
     """
     if context.invoked_subcommand is not None:
         return
     check_output_format(output)
     if ttl_policy not in TTL_POLICIES:
         raise ConfigurationError(
-            f"--ttl-policy cannot be {ttl_policy!r}", hint=f"Use {', '.join(TTL_POLICIES)}"
+            f"Invalid value for --ttl-policy: {ttl_policy!r}",
+            hint="Use restart, elapsed or dead-letter",
         )
     check_driver_name(driver, "--driver")
     if local:
@@ -232,7 +236,7 @@ def syphon(
         check_directory(metering, "--metering")
     elif keep_days is not None:
         raise ConfigurationError(
-            "--keep-days is for the files of --metering", hint="Name a directory with --metering"
+            "--keep-days requires --metering", hint="Add --metering DIR, or remove --keep-days"
         )
     options = SyphonOptions(
         once=once,
@@ -264,28 +268,28 @@ def syphon(
     else:
         if master is not None:
             raise ConfigurationError(
-                "--spool is on this machine, where those of a cluster do not reach it",
+                "--spool and --master exclude each other: a cluster cannot reach a local spool",
                 hint="Remove --master",
             )
-        # The broker: 400 ms that nobody else should pay.
-        from twinbus.cli.syphon.spool import spool_served
+        # Imported late: the broker takes 400 ms to load.
+        from twinbus.cli.syphon.spool import serve_spool
 
-        with spool_served(spool):
+        with serve_spool(spool):
             code = _run_here(options) if local else _run_on_spark(options)
     if code:
         raise typer.Exit(code)
 
 
-def _check_local(of_spark: Mapping[str, object]) -> None:
-    for name, value in of_spark.items():
+def _check_local(spark_options: Mapping[str, object]) -> None:
+    for name, value in spark_options.items():
         if value is not None:
             raise ConfigurationError(
-                f"{name} is for a syphon on Spark, and --local runs without it",
-                hint="Leave one of them out",
+                f"{name} requires Spark and cannot be used with --local",
+                hint=f"Remove {name} or --local",
             )
 
 
-# The drivers and the pairing are loaded here: 200 ms that other commands should not pay.
+# Imported late: the drivers and the pairing take 200 ms to load.
 
 
 def _run_here(options: SyphonOptions) -> int:
@@ -296,12 +300,12 @@ def _run_here(options: SyphonOptions) -> int:
 
 def _run_on_spark(options: SyphonOptions) -> int:
     from twinbus.cli.syphon.spark_session import PendingSparkSession
-    from twinbus.cli.syphon.summary import named
+    from twinbus.cli.syphon.summary import resolve_namespace
     from twinbus.pairing.client.environment import ROLES
 
-    # No JVM is started for somebody who has not said where the messages are.
+    # A missing connection string is reported before a JVM starts.
     for role in ROLES:
-        named(role, options)
+        resolve_namespace(role, options)
     session = PendingSparkSession(options.master, options.tasks)
     from twinbus.cli.syphon.run_on_spark import run_on_spark
 
@@ -309,7 +313,10 @@ def _run_on_spark(options: SyphonOptions) -> int:
 
 
 State = Annotated[
-    Path | None, typer.Option(help="Its state directory, as it was given to it.", metavar="DIR")
+    Path | None,
+    typer.Option(
+        help="State directory of the syphon [~/.local/state/twinbus/syphon].", metavar="DIR"
+    ),
 ]
 
 # A syphon writes its status twice a second.
@@ -318,44 +325,50 @@ SILENT_S_MAX: Final = 10.0
 
 @syphon_app.command("pause")
 def pause(state: State = None, dry_run: DryRun = False, output: Output = "table") -> None:
-    """Receive nothing until resume; what is under way ends."""
-    _change(state, dry_run, output, "paused", is_paused=True)
+    """Pause a running syphon; messages that it has already received are still moved."""
+    _change(state, dry_run, output, "Paused", is_paused=True)
 
 
 @syphon_app.command("resume")
 def resume(state: State = None, dry_run: DryRun = False, output: Output = "table") -> None:
-    """Go on after a pause."""
-    _change(state, dry_run, output, "resumed", is_paused=False)
+    """Resume a paused syphon."""
+    _change(state, dry_run, output, "Resumed", is_paused=False)
 
 
 @syphon_app.command("rate")
 def rate(
     per_second: Annotated[
         str | None,
-        typer.Argument(help="As 500/s or 5k/h; none: as it was started.", metavar="[RATE]"),
+        typer.Argument(
+            help="Maximum rate, for example 500/s or 5k/h [the rate at its start].",
+            metavar="[RATE]",
+        ),
     ] = None,
     state: State = None,
     dry_run: DryRun = False,
     output: Output = "table",
 ) -> None:
-    """Change how fast messages come home."""
-    wanted = None if per_second is None else rate_between("rate", per_second, RATE_PER_S_MIN)
-    told = "as it was started" if wanted is None else f"{wanted:g} messages a second"
-    _change(state, dry_run, output, told, rate_per_s=wanted)
+    """Change the maximum message rate of a running syphon."""
+    wanted = None if per_second is None else rate_between("RATE", per_second, RATE_PER_S_MIN)
+    target = "the rate at its start" if wanted is None else f"{wanted:g} messages/s"
+    _change(state, dry_run, output, f"Rate set to {target}", rate_per_s=wanted)
 
 
 @syphon_app.command("prepare")
 def prepare() -> None:
-    """Make later starts on this machine faster: a minute, and 180 MB in the cache directory."""
+    """Prepare faster starts of Spark on this machine.
+
+    Takes about a minute, and 180 MB in the cache directory.
+    """
     from twinbus.spark.runtime.session import require_pyspark
 
     require_pyspark()
     from twinbus.spark.errors import translate_spark_errors
     from twinbus.spark.runtime.prepare import prepare as make
 
-    typer.echo("preparing Spark's classes: about a minute", err=True)
+    typer.echo("Preparing the classes of Spark: about a minute", err=True)
     with translate_spark_errors():
-        typer.echo(f"prepared: {make()}")
+        typer.echo(f"Prepared: {make()}")
 
 
 @syphon_app.command("status")
@@ -363,47 +376,47 @@ def status(
     state: State = None,
     output: Output = "table",
 ) -> None:
-    """Show what the syphon does and has done."""
+    """Show the status of a syphon."""
     check_output_format(output)
     directory = _directory(state)
-    told = directory.status()
-    if told is None:
+    latest = directory.status()
+    if latest is None:
         raise ConfigurationError(
-            f"no syphon has told its status in {str(directory.path)!r}",
-            hint="Start one with this --state, or give --state as it was given to it",
+            f"No syphon status found in {str(directory.path)!r}",
+            hint="Use the --state of the syphon",
         )
-    silent_s = time.time() - told.updated_ms / 1000
+    silent_s = time.time() - latest.updated_ms / 1000
     if output != "table":
-        show_json({**asdict(told), "silent_s": round(silent_s, 1)}, output)
+        show_json({**asdict(latest), "silent_s": round(silent_s, 1)}, output)
         return
-    doing = told.doing
+    doing = latest.doing
     if doing != "stopped" and silent_s > SILENT_S_MAX:
-        doing = f"{doing}, and silent for {silent_s:.0f} s: it may have been killed"
-    rows = [("doing", doing)]
-    rows += [(outcome, f"{count:,}") for outcome, count in told.counts.items()]
-    rows += [(f"set aside for {path}", f"{n:,}") for path, n in told.set_aside.items()]
-    rows += [(f"trouble with {queue}", sentence) for queue, sentence in told.faults.items()]
-    if told.stalled:
-        rows.append(("stalled", told.stalled))
+        doing = f"{doing}; no update for {silent_s:.0f} s: it may have been killed"
+    rows = [("state", doing)]
+    rows += [(outcome, f"{count:,}") for outcome, count in latest.counts.items()]
+    rows += [(f"deferred for {path}", f"{n:,}") for path, n in latest.set_aside.items()]
+    rows += [(f"error of {queue}", sentence) for queue, sentence in latest.faults.items()]
+    if latest.stalled:
+        rows.append(("stalled", latest.stalled))
     if (rate_per_s := directory.control().rate_per_s) is not None:
-        rows.append(("told rate", f"{rate_per_s:g} messages a second"))
-    show_table(("what", ""), rows)
+        rows.append(("maximum rate", f"{rate_per_s:g} messages/s"))
+    show_table(("status", "value"), rows)
 
 
 def _change(state: Path | None, dry_run: bool, output: str, sentence: str, **changes: Any) -> None:
-    """Write the wish down, where the syphon looks for it."""
+    """Write the control file, which the syphon reads."""
     check_output_format(output)
     directory = _directory(state)
     wanted = replace(directory.control(), **changes)
     if dry_run:
         where = str(directory.path)
         print_result(
-            output, {"would_set": asdict(wanted)}, f"{sentence}: would be asked for in {where!r}"
+            output, {"would_set": asdict(wanted)}, f"Would be written to {where!r}: {sentence}"
         )
         return
     directory.set_control(wanted)
     is_running = directory.is_taken
-    later = "" if is_running else ": for the next syphon, because none runs with this directory now"
+    later = "" if is_running else "; no syphon uses this directory now, so it applies to the next"
     print_result(output, {"set": asdict(wanted), "is_running": is_running}, f"{sentence}{later}")
 
 
@@ -413,7 +426,7 @@ def _directory(state: Path | None) -> Any:
     path = state or default_state_dir()
     if not path.is_dir():
         raise ConfigurationError(
-            f"there is no state directory {str(path)!r}",
-            hint="Give --state as it was given to the syphon",
+            f"State directory {str(path)!r} not found",
+            hint="Use the --state of the syphon",
         )
     return StateDir(path)

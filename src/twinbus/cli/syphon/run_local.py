@@ -1,8 +1,6 @@
-"""``twinbus syphon --local``, and its file of receipts.
+"""Runs ``twinbus syphon --local`` in this process, and writes its receipts.
 
-Receipts on disk: one line of JSON for each, written when its chunk has ended.
-
-What ``twinbus syphon --local`` does: move in this process, and sum up.
+Receipts are JSON lines, written at the end of each chunk.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from twinbus.cli.syphon.summary import (
     exit_code,
     find_backlog,
     foreign_warning,
-    opened,
-    progress_shown,
+    open_role,
+    show_progress_bar,
     show_summary,
 )
 from twinbus.common.event_loop import run
@@ -49,7 +47,7 @@ __all__ = ["ReceiptFile", "run_syphon"]
 
 
 class ReceiptFile:
-    """Appends to a file, so that runs follow one another in it."""
+    """Appends receipts to a file, which may contain those of earlier runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +57,7 @@ class ReceiptFile:
             raise self._unusable(error) from error
 
     def write(self, receipts: Sequence[Receipt]) -> None:
-        """Hand them to the operating system; raises ConfigurationError when it takes none."""
+        """Write and flush receipts; raises ConfigurationError if that fails."""
         try:
             self._file.writelines([to_json_line(each) + "\n" for each in receipts])
             self._file.flush()
@@ -68,8 +66,8 @@ class ReceiptFile:
 
     def _unusable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
-            f"receipts cannot be written to {str(self._path)!r}: {error.strerror or error}",
-            hint="Choose a file that you may write, on a disk with room",
+            f"Cannot write receipts to {str(self._path)!r}: {error.strerror or error}",
+            hint="Use a writable file with free disk space for --receipts",
         )
 
     def __enter__(self) -> Self:
@@ -92,13 +90,13 @@ GC_THRESHOLD: Final = 50_000
 
 
 def run_syphon(options: SyphonOptions) -> int:
-    """Move what there is, or until Ctrl-C; the exit code."""
+    """Move messages until the backlog is empty or Ctrl-C; the exit code."""
     return _run(_syphon(options))
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
-    # Messages live for milliseconds and hold no cycles: looking for some every 700 objects cost
-    # a tenth of the rate.
+    # Messages live for milliseconds and have no cycles: a collection every 700 objects reduced the
+    # rate by a tenth.
     gc.set_threshold(GC_THRESHOLD)
     return run(main)
 
@@ -106,39 +104,39 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 async def _syphon(options: SyphonOptions) -> int:
     async with AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(opened(role, options)) for role in ROLES
+            await stack.enter_async_context(open_role(role, options)) for role in ROLES
         ]
         found = await find_backlog(primary, secondary, options)
-        summary = await _moved(primary, secondary, found, options)
+        summary = await _move(primary, secondary, found, options)
     show_summary(summary, options.output)
     return exit_code(summary)
 
 
-async def _moved(
+async def _move(
     primary: NamespaceConnection,
     secondary: NamespaceConnection,
     found: Found,
     options: SyphonOptions,
 ) -> Summary:
     with ExitStack() as stack:
-        witness = _Witness(stack, options, found.waiting)
+        handler = _ReceiptHandler(stack, options, found.waiting)
         mover = Mover(
             secondary.driver,
             primary.driver,
             found.queues,
             _mover_options(found, primary, options),
-            on_receipts=witness.take,
+            on_receipts=handler.take,
             on_stall=lambda why: typer.echo(f"twinbus: {why}", err=True),
             search=BacklogSearch(
                 secondary.driver.receiver, found.primary_name, secondary.management.list_queues
             ),
         )
-        witness.on_trouble = mover.stop
-        asked = _stop_on_signals(mover)
+        handler.on_write_error = mover.stop
+        stop_requested = _stop_on_signals(mover)
         began_s = time.monotonic()
         report = await (mover.dry_run() if options.dry_run else mover.run(once=options.once))
-        if witness.trouble is not None:
-            raise witness.trouble
+        if handler.write_error is not None:
+            raise handler.write_error
     tally = report.receipt_counts
     return Summary(
         counts=tally.counts,
@@ -146,7 +144,7 @@ async def _moved(
         set_aside_count=mover.deferred_count,
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
-        was_cut_short=options.once and asked.is_set(),
+        was_cut_short=options.once and stop_requested.is_set(),
     )
 
 
@@ -168,33 +166,33 @@ def _mover_options(
 
 
 def _stop_on_signals(mover: Mover) -> asyncio.Event:
-    """Set once somebody has asked it to end."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    """An event that is set by SIGINT or SIGTERM."""
+    loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
-        asked.set()
+        stop_requested.set()
         mover.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process.
             loop.add_signal_handler(number, stop)
-    return asked
+    return stop_requested
 
 
-class _Witness:
+class _ReceiptHandler:
     """Writes the receipts and shows the progress, chunk by chunk."""
 
     def __init__(self, stack: ExitStack, options: SyphonOptions, waiting: int | None) -> None:
-        self.trouble: TwinbusError | None = None
-        """Why receipts could not be written: moving without them is not what was asked for."""
-        self.on_trouble: Callable[[], object] = lambda: None
+        self.write_error: TwinbusError | None = None
+        """Why receipts could not be written; without them the mover is stopped."""
+        self.on_write_error: Callable[[], object] = lambda: None
         self._file = None
         if options.receipts is not None:
             self._file = stack.enter_context(ReceiptFile(Path(options.receipts)))
         self._counts: Counter[ReceiptOutcome] = Counter()
         self._foreign: set[str] = set()
-        """The marks of other pairs that were met."""
-        self._show = stack.enter_context(progress_shown(options.output, waiting))
+        """The marks of other pairs that were found."""
+        self._show = stack.enter_context(show_progress_bar(options.output, waiting))
 
     def take(self, receipts: Sequence[Receipt]) -> None:
         self._counts.update(each.outcome for each in receipts)
@@ -202,9 +200,9 @@ class _Witness:
             self._foreign.add(owner)
             typer.echo(foreign_warning(owner), err=True)
         self._show(done_count(self._counts))
-        if self._file is not None and self.trouble is None:
+        if self._file is not None and self.write_error is None:
             try:
                 self._file.write(receipts)
             except TwinbusError as error:
-                self.trouble = error
-                self.on_trouble()
+                self.write_error = error
+                self.on_write_error()

@@ -1,9 +1,9 @@
-"""What ``twinbus syphon`` does: start the query on Spark, show how it goes, and sum up.
+"""Runs ``twinbus syphon`` on Spark: starts the query, shows its progress, and prints a summary.
 
-Rule 1: Spark starts while this is loaded and the backlog is being found.
-Rule 2: Ctrl-C and SIGTERM end it after the chunks under way; what was moved is counted. The second
-        one ends it at once.
-Rule 3: what nobody told is no success: without the syphon's last words the exit code is 1.
+Rule 1: Spark starts while this module is loaded and the backlog queues are searched.
+Rule 2: Ctrl-C and SIGTERM end it after the current chunks; moved messages are counted. A second
+        signal ends it at once.
+Rule 3: without a final status of the syphon the exit code is 1.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from twinbus.cli.syphon.summary import (
     exit_code,
     find_backlog,
     foreign_warning,
-    named,
-    opened,
-    progress_shown,
+    open_role,
+    resolve_namespace,
+    show_progress_bar,
     show_summary,
     spool_file,
 )
@@ -55,24 +55,24 @@ LOOK_INTERVAL_S: Final = 0.2
 
 
 def run_on_spark(options: SyphonOptions, session: PendingSparkSession) -> int:
-    """Bring home what there is, or until Ctrl-C; the exit code."""
+    """Move messages until the backlog is empty or Ctrl-C; the exit code."""
     try:
-        found = asyncio.run(_found(options))
+        found = asyncio.run(_find(options))
         return _run(session.get(), found, options)
     finally:
         session.stop()
 
 
-async def _found(options: SyphonOptions) -> Found:
+async def _find(options: SyphonOptions) -> Found:
     async with AsyncExitStack() as stack:
         primary, secondary = [
-            await stack.enter_async_context(opened(role, options)) for role in ROLES
+            await stack.enter_async_context(open_role(role, options)) for role in ROLES
         ]
         return await find_backlog(primary, secondary, options)
 
 
 def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
-    # PySpark: a second that a wrong command line should not take.
+    # Imported late: PySpark takes a second to load.
     from twinbus.spark.syphon.query import start_syphon
 
     began_s = time.monotonic()
@@ -87,8 +87,8 @@ def _run(spark: SparkSession, found: Found, options: SyphonOptions) -> int:
             checkpoints=options.checkpoints,
         )
         if syphon.state.control().is_paused and not options.dry_run:
-            typer.echo("twinbus: it is paused, as it was told: twinbus syphon resume", err=True)
-        with progress_shown(options.output, found.waiting) as show:
+            typer.echo("twinbus: The syphon is paused. Run `twinbus syphon resume`.", err=True)
+        with show_progress_bar(options.output, found.waiting) as show:
             _follow(syphon, show, is_stopping)
         syphon.stop()
     summary = _summary(
@@ -117,7 +117,7 @@ def _follow(syphon: Syphon, show: Callable[[int], object], is_stopping: Event) -
             typer.echo(f"twinbus: {status.stalled}", err=True)
         is_stalled = bool(status.stalled)
     if not is_stopping.is_set():
-        syphon.wait()  # Raises what ended it.
+        syphon.wait()  # Raises the error that ended it.
     warn(syphon.status())
 
 
@@ -160,11 +160,11 @@ def _settings(found: Found, options: SyphonOptions, spark: SparkSession) -> Syph
 
 
 def _reference(role: Role, options: SyphonOptions) -> NamespaceRef:
-    """Executors read the same variables; what is in them does not travel."""
+    """Executors read the same variables; their values are not sent."""
     ca_file = None if options.ca_file is None else str(Path(options.ca_file).resolve())
     if role == "secondary" and options.spool is not None:
         return NamespaceRef.of_file(spool_file(options.spool))
-    found = named(role, options)
+    found = resolve_namespace(role, options)
     if found.connection_string is not None:
         return NamespaceRef(RefKind.ENV, found.source, ca_file, options.administration_port)
     host = str(found.fully_qualified_namespace)
@@ -182,12 +182,12 @@ def _summary(
     was_asked_to_stop: bool,
     was_cut_short: bool = False,
 ) -> Summary:
-    # Stopped before it had begun, it told nothing because there was nothing to tell.
-    last_words = ("starting", "stopped") if was_asked_to_stop else ("stopped",)
-    if status is None or status.doing not in last_words:
+    # Stopped before its first batch, it has moved nothing.
+    final_states = ("starting", "stopped") if was_asked_to_stop else ("stopped",)
+    if status is None or status.doing not in final_states:
         raise SparkError(
-            "the syphon has ended without telling what it has moved",
-            hint="The receipts and the log of Spark may tell; nothing is lost",
+            "The syphon ended without a final status; no message is lost",
+            hint="Check the receipts and the log of Spark",
         )
     return Summary(
         counts=_counts(status),

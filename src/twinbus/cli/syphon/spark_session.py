@@ -1,6 +1,6 @@
-"""The Spark session of ``twinbus syphon``, which starts while everything else is prepared.
+"""The Spark session of ``twinbus syphon``, which starts in the background.
 
-Rule 1: this module loads little: the JVM takes seconds, and should begin with them at once.
+Rule 1: this module imports little, so that the start of the JVM, which takes seconds, begins early.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ CONNECT_TIMEOUT_S: Final = 10.0
 
 
 class PendingSparkSession:
-    """A session that will be there when it is asked for."""
+    """A session that starts in the background."""
 
     def __init__(self, master: str | None, tasks: int | None = None) -> None:
-        # Before there are two threads: what is imported next to it would keep the JVM waiting.
-        with suppress(ImportError):  # The thread will tell.
+        # Imported before the thread starts: parallel imports would delay the JVM.
+        with suppress(ImportError):  # The thread reports it.
             import_module("pyspark.sql")
         starter = ThreadPoolExecutor(1, "spark-start")
         self._session: Future[SparkSession] = starter.submit(_session, master, tasks)
         starter.shutdown(wait=False)
 
     def get(self) -> SparkSession:
-        """Waits for it; raises what kept it from starting."""
+        """Wait for the session; raises the error of its start."""
         return self._session.result()
 
     def stop(self) -> None:
-        """Wait for it, and stop it; an error of that does not hide what has happened before."""
+        """Wait for the session and stop it; an error of the stop does not hide an earlier one."""
         if self._session.exception() is None:
             from twinbus.spark.syphon.hosted_session import end_session
 
@@ -57,7 +57,7 @@ class PendingSparkSession:
 
 
 def _session(master: str | None, tasks: int | None = None) -> SparkSession:
-    """The one that spark-submit has prepared, the one that was asked for, or a local one."""
+    """The session of spark-submit, the one of --master, or a local one."""
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted and (master is None or master.startswith("local")):
         chosen = {} if master is None else {"spark.master": with_retries(master)}
@@ -82,24 +82,25 @@ def _session(master: str | None, tasks: int | None = None) -> SparkSession:
         return session
     except ImportError as error:
         raise ConfigurationError(
-            "packages that Spark Connect needs are not installed",
-            hint="pip install 'twinbus[connect]'",
+            "Packages that Spark Connect requires are not installed",
+            hint="Run `pip install 'twinbus[connect]'`",
         ) from error
 
 
 def _check_reachable(url: str) -> None:
-    """Spark's own client would try again for ten minutes before it says so."""
+    """Checked here because Spark's client retries for ten minutes before it reports an error."""
     try:
-        parts = urlsplit(url)  # What follows the port may hold a token and is not shown.
+        parts = urlsplit(url)  # The text after the port may contain a token and is not printed.
         host, port = parts.hostname or "", parts.port or CONNECT_PORT
     except ValueError:
         raise ConfigurationError(
-            "--master is no address of Spark Connect", hint="Write it as sc://host:port"
+            "Invalid value for --master: not an address of Spark Connect",
+            hint="Use sc://HOST:PORT",
         ) from None
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise SparkError(
-            f"no Spark Connect server answers at {host}:{port}: {error.strerror or error}",
-            hint="Start one there, or give another address with --master",
+            f"Connection to Spark Connect at {host}:{port} failed: {error.strerror or error}",
+            hint="Check that the server is running, and the address in --master",
         ) from error

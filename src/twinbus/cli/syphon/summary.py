@@ -1,9 +1,4 @@
-"""The backlog that a syphon finds, its progress, and its summary.
-
-Which backlog ``twinbus syphon`` brings home: both namespaces, and the queues.
-
-What ``twinbus syphon`` shows: progress while it runs, and a summary at the end.
-"""
+"""The namespaces and backlog queues of ``twinbus syphon``, its progress and its summary."""
 
 from __future__ import annotations
 
@@ -18,8 +13,8 @@ from typing import Any, Final
 
 import typer
 
-from twinbus.cli.pair.backlog_cleanup import backlog_path_of
-from twinbus.cli.shared.namespace_options import reference_of
+from twinbus.cli.pair.backlog_cleanup import try_parse_backlog_path
+from twinbus.cli.shared.namespace_options import parse_reference
 from twinbus.cli.shared.output import show_table
 from twinbus.cli.syphon.commands import EXIT_LEFT, SyphonOptions
 from twinbus.common.entity_path import backlog_prefix
@@ -44,43 +39,45 @@ __all__ = [
     "exit_code",
     "find_backlog",
     "foreign_warning",
-    "named",
-    "opened",
-    "progress_shown",
+    "open_role",
+    "resolve_namespace",
+    "show_progress_bar",
     "show_summary",
     "spool_file",
 ]
 
 CONNECTION_STRING_FILE: Final = "connection-string"
-"""As drivers.embedded has it, which loads the broker."""
+"""The same as in drivers.embedded, which would load the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A primary's backlog."""
+    """The backlog of a primary."""
 
     primary_name: str
     queues: tuple[str, ...]
     waiting: int | None
-    """Messages in all of them; None when nobody said."""
+    """Messages in all of them; None if unknown."""
 
 
-def named(role: Role, options: SyphonOptions) -> NamespaceReference:
-    """The namespace that the environment names, or the spool."""
+def resolve_namespace(role: Role, options: SyphonOptions) -> NamespaceReference:
+    """The namespace of the environment, or the spool."""
     if role == "secondary" and options.spool is not None:
-        return reference_of(f"file:{spool_file(options.spool)}")
+        return parse_reference(f"file:{spool_file(options.spool)}")
     return require_namespace(os.environ, role)
 
 
 def spool_file(spool: Path) -> Path:
-    """Where a spool has its connection string while it is served."""
+    """The file with the connection string of a spool while it is served."""
     return spool.absolute() / CONNECTION_STRING_FILE
 
 
-def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[NamespaceConnection]:
-    """The namespace, with both its doors."""
+def open_role(
+    role: Role, options: SyphonOptions
+) -> AbstractAsyncContextManager[NamespaceConnection]:
+    """Connect to a namespace over AMQP and HTTP."""
     return open_namespace(
-        named(role, options),
+        resolve_namespace(role, options),
         ca_file=options.ca_file,
         administration_port=options.administration_port,
         metering=options.metering,
@@ -93,8 +90,8 @@ def opened(role: Role, options: SyphonOptions) -> AbstractAsyncContextManager[Na
 async def find_backlog(
     primary: NamespaceConnection, secondary: NamespaceConnection, options: SyphonOptions
 ) -> Found:
-    """The queues to empty: as many as we were told, or all that a listing shows, or without
-    Manage a look. The syphon itself finds more that hold messages (Y9)."""
+    """The queues to empty: by their number, or all that are listed, or without the Manage claim
+    those that a search finds. The running syphon finds more that have messages (Y9)."""
     name = await primary.primary_name(options.primary_name)
     if options.backlog_queue_count is not None:
         return Found(name, tuple(backlog_paths(name, options.backlog_queue_count)), None)
@@ -102,22 +99,22 @@ async def find_backlog(
     try:
         listed = [queue async for queue in secondary.management.list_queues(prefix)]
     except AccessRefused:
-        return Found(name, await _looked_for(secondary, name), None)
-    found = [queue for queue in listed if backlog_path_of(queue.path) is not None]
+        return Found(name, await _search(secondary, name), None)
+    found = [queue for queue in listed if try_parse_backlog_path(queue.path) is not None]
     if not found:
         raise NoBacklogQueue(
-            f"the secondary has no backlog queue of {name!r}",
-            hint=f"They are called {prefix}0 and so on; check --primary-name",
+            f"No backlog queue of {name!r} found on the secondary",
+            hint=f"Check --primary-name; the paths are {prefix}0 and so on",
         )
     return Found(name, tuple(queue.path for queue in found), _waiting(found))
 
 
-async def _looked_for(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
+async def _search(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
     found = await BacklogSearch(secondary.driver.receiver, name).existing()
     if not found:
         raise NoBacklogQueue(
-            f"no backlog queue of {name!r} was found, and they cannot be listed without Manage",
-            hint="Check --primary-name, and the claim Listen on the backlog queues",
+            f"No backlog queue of {name!r} found by search, without the Manage claim",
+            hint="Check --primary-name, and the Listen claim on the backlog queues",
         )
     return found
 
@@ -127,14 +124,14 @@ def _waiting(queues: list[QueueProperties]) -> int | None:
 
 
 EXIT_FAILED: Final = 1
-# What was parked may have been moved later in the same run: what is still set aside counts.
+# Deferred messages may have been moved later in the same run: those still deferred count.
 _LEFT: Final = (
     ReceiptOutcome.DEAD_LETTERED,
     ReceiptOutcome.AMBIGUOUS,
     ReceiptOutcome.LOCK_LOST,
     ReceiptOutcome.RELEASED,
 )
-# These have left the backlog, or would.
+# These were removed from the backlog, or would be.
 _DONE: Final = (
     ReceiptOutcome.MOVED,
     ReceiptOutcome.DEAD_LETTERED,
@@ -142,13 +139,13 @@ _DONE: Final = (
     ReceiptOutcome.WOULD_DEAD_LETTER,
 )
 _MEANINGS: Final = {
-    ReceiptOutcome.MOVED: "home, and gone from the backlog",
-    ReceiptOutcome.DEFERRED: "set aside: the destination takes nothing now",
+    ReceiptOutcome.MOVED: "on the primary, and removed from the backlog",
+    ReceiptOutcome.DEFERRED: "deferred: the destination is unavailable",
     ReceiptOutcome.DEAD_LETTERED: "in the dead-letter queue of the backlog queue, with a reason",
-    ReceiptOutcome.AMBIGUOUS: "set aside, in doubt: a second copy may follow",
-    ReceiptOutcome.LOCK_LOST: "home, and still in the backlog: a second copy will follow",
-    ReceiptOutcome.RELEASED: "untouched: they come again",
-    ReceiptOutcome.FOREIGN: "left alone: they belong to another primary of the same name",
+    ReceiptOutcome.AMBIGUOUS: "deferred without an acknowledgement: a duplicate is possible",
+    ReceiptOutcome.LOCK_LOST: "on the primary, and still in the backlog: a duplicate will follow",
+    ReceiptOutcome.RELEASED: "released unchanged: they will be received again",
+    ReceiptOutcome.FOREIGN: "left: they belong to another primary with the same name",
     ReceiptOutcome.WOULD_MOVE: "would be moved",
     ReceiptOutcome.WOULD_DEAD_LETTER: "would be dead-lettered",
 }
@@ -156,17 +153,17 @@ _MEANINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run did."""
+    """The result of a run."""
 
     counts: Mapping[ReceiptOutcome, int]
     moved_bytes: int
     set_aside_count: int
-    """Messages that wait for their destinations at the end of it."""
+    """Messages that are deferred at its end."""
     faults: Mapping[str, str]
     """Backlog queues that could not be read, each with a sentence."""
     elapsed_s: float
     was_cut_short: bool = False
-    """It was to run until the backlog is empty, and was stopped before."""
+    """With --once, it was stopped before the backlog was empty."""
 
     @property
     def moved_per_s(self) -> float:
@@ -190,7 +187,7 @@ class Summary:
 
 
 def exit_code(summary: Summary) -> int:
-    """0 everything is home, 1 a queue could not be read, 3 something is not home."""
+    """0 all messages were moved, 1 a queue could not be read, 3 messages are left."""
     if summary.faults:
         return EXIT_FAILED
     is_left = summary.set_aside_count or any(summary.counts[each] for each in _LEFT)
@@ -198,21 +195,21 @@ def exit_code(summary: Summary) -> int:
 
 
 def done_count(counts: Mapping[ReceiptOutcome, int]) -> int:
-    """Messages that have left the backlog: what waits for its destination comes again."""
+    """Messages that were removed from the backlog; deferred ones are received again."""
     return sum(counts.get(each, 0) for each in _DONE)
 
 
 def foreign_warning(owner: str) -> str:
-    """Said once for each other pair whose messages were met (P21)."""
+    """Printed once for each other pair whose messages were found (P21)."""
     return (
-        f"twinbus: messages of another primary of this name stay in the backlog: {owner}. "
-        f"If that is an earlier address of this one, use --accept-owner {address_in(owner)}"
+        f"twinbus: Messages of another primary with this name are left in the backlog: {owner}. "
+        f"If it is an earlier address of this primary, add --accept-owner {address_in(owner)}."
     )
 
 
 def show_summary(summary: Summary, output: str) -> None:
     if output != "table":
-        # One line in both forms: it follows what was logged while the syphon ran.
+        # One line in both formats, because it follows the log lines of the syphon.
         typer.echo(json.dumps(summary.to_json()))
         return
     counts = summary.counts
@@ -221,17 +218,17 @@ def show_summary(summary: Summary, output: str) -> None:
         ("outcome", "messages", "meaning"),
         [(each.value, f"{counts[each]:,}", _MEANINGS[each]) for each in shown],
     )
-    typer.echo(f"{summary.elapsed_s:.1f} s, {summary.moved_per_s:,.0f} messages a second")
+    typer.echo(f"{summary.elapsed_s:.1f} s, {summary.moved_per_s:,.0f} messages/s")
     if summary.was_cut_short:
-        typer.echo("twinbus: it was stopped before the backlog was empty", err=True)
+        typer.echo("twinbus: The syphon was stopped before the backlog was empty.", err=True)
     for queue, error in summary.faults.items():
-        typer.echo(f"twinbus: {queue} could not be read: {error}", err=True)
+        typer.echo(f"twinbus: Backlog queue {queue} could not be read: {error}", err=True)
 
 
 @contextmanager
-def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
-    """What to call with the number of messages that have left the backlog so far: a bar with the
-    time that is left, when it is known how many were ``waiting``, and a count otherwise."""
+def show_progress_bar(output: str, waiting: int | None) -> Iterator[Callable[[int], object]]:
+    """A function to call with the number of messages removed from the backlog so far: a progress
+    bar with the remaining time if the number of ``waiting`` messages is known, else a count."""
     if output != "table" or not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -250,12 +247,12 @@ def progress_shown(output: str, waiting: int | None) -> Iterator[Callable[[int],
         columns += [TextColumn("of {task.total:,.0f}"), BarColumn()]
     columns += [TextColumn("messages"), TimeElapsedColumn()]
     if waiting is not None:
-        columns += [TextColumn("left:"), TimeRemainingColumn()]
+        columns += [TextColumn("remaining:"), TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("moving", total=waiting)
 
         def show(done: int) -> None:
-            # More may have come in since it was counted.
+            # Messages may have arrived since the count.
             total = None if waiting is None else max(waiting, done)
             progress.update(task, completed=done, total=total)
 

@@ -56,7 +56,7 @@ def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: NamespacePai
     sender = connection_string_with(servicebus_pair.secondary, Claim.SEND)
     result = run(**environment_of(servicebus_pair, SERVICEBUS_SECONDARY_CONNECTION_STRING=sender))
     assert result.exit_code == EXIT_NOT_READY
-    assert "not ready: 1 problem" in result.output
+    assert "Not ready: 1 problem" in result.output
     assert "claim Manage" in result.output and "Create them" in result.output
 
 
@@ -70,7 +70,7 @@ def test_findings_stand_one_below_the_other_problems_first(
     result = CliRunner().invoke(app, ["preflight"], env={**environment, "COLUMNS": "80"})
     lines = result.output.splitlines()
     assert result.exit_code == EXIT_NOT_READY
-    assert lines[-1] == "not ready: 2 problems, 1 warning"
+    assert lines[-1] == "Not ready: 2 problems, 1 warning"
     assert max(map(len, lines)) <= 80
 
     words = [line.split()[0] for line in lines[:-1] if line and not line.startswith(" ")]
@@ -141,14 +141,14 @@ def test_as_a_program_of_its_own(servicebus_pair: NamespacePairFixture) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ready: 0 problems" in done.stdout
+    assert "Ready: 0 problems" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], "does not name the primary"),
-        (["--output", "yaml"], "--output cannot be 'yaml'"),
+        (["--output", "yaml"], "--output: 'yaml'"),
         (["--expected-outage", "soon"], "is not a time"),
         (["--expected-outage", "0s"], "above 0"),
         (["--primary", "nonsense"], "connection string"),

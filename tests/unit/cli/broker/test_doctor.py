@@ -42,7 +42,7 @@ def test_a_healthy_directory_is_said_to_be_so(store: Path, data: Path) -> None:
     good_store(store)
     result = run(data)
     assert result.exit_code == 0
-    assert "Namespace shop: nothing is wrong, 3 messages checked." in result.stdout
+    assert "Namespace shop: no findings, 3 messages checked." in result.stdout
     assert "Healthy" in result.stdout
 
 

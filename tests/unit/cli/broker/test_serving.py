@@ -83,11 +83,11 @@ def test_namespaces_of_the_directory_that_are_not_served_are_told(
     with EmbeddedNamespace("shop", data_directory=tmp_path):
         pass
     options = BrokerOptions(data_directory=tmp_path)
-    run._log_others(options, [NamespaceSpec("other"), NamespaceSpec("Shop")])
+    run._log_unserved(options, [NamespaceSpec("other"), NamespaceSpec("Shop")])
     assert caplog.text == ""
-    run._log_others(options, [NamespaceSpec("other")])
+    run._log_unserved(options, [NamespaceSpec("other")])
     (record,) = caplog.records
     told = record.getMessage()
-    assert "holds the namespace 'shop', which is not served" in told
+    assert "namespace 'shop', which is not served" in told
     assert "'other' is new and empty" in told and "--namespace shop" in told
     assert record.levelname == "WARNING"

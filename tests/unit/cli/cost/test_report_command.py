@@ -20,15 +20,15 @@ def refused(*arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--by", "entity,colour"], "--by cannot have 'colour'"),
-        (["--by", ""], "--by cannot have ''"),
-        (["--output", "pdf"], "--output cannot be 'pdf'"),
-        (["--source", "rumour"], "--source cannot be 'rumour'"),
+        (["--by", "entity,colour"], "--by: 'colour'"),
+        (["--by", ""], "--by: ''"),
+        (["--output", "pdf"], "--output: 'pdf'"),
+        (["--source", "rumour"], "--source: 'rumour'"),
         (["--used", "many"], "'many' is not a count"),
-        (["--from", "yesterday"], "--from 'yesterday' is no time"),
-        (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not before --to"),
-        (["--prices", "golden"], "no price sheet 'golden'"),
-        ([], "no operations log below"),
+        (["--from", "yesterday"], "--from: 'yesterday'"),
+        (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not earlier"),
+        (["--prices", "golden"], "there is no price sheet 'golden'"),
+        ([], "there is no operations log below"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(

@@ -70,7 +70,7 @@ def test_the_table_has_what_the_json_has(
     assert f"m{SHOWN_MAX - 1}" in shown
     assert f"m{SHOWN_MAX}" not in shown
     for sentence in (
-        "2 more differences: see --output json.",
+        "2 more differences in --output json.",
         "1 line of the logs could not be read.",
         "2 lines of the logs are missing.",
         "A note.",

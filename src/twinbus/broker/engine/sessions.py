@@ -31,7 +31,7 @@ from twinbus.broker.engine.chunk import Chunk
 from twinbus.broker.engine.delivery_stream import DeliveryStream
 from twinbus.broker.engine.locks import LockRun
 from twinbus.broker.engine.write_batch import NotedState
-from twinbus.broker.storage.interface import SessionBook, session_state_bytes
+from twinbus.broker.storage.interface import SessionCounts, session_state_bytes
 from twinbus.common.clock import Instant
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Sessions:
         self._states: dict[str, NotedState] = {}
         """States that a read may not find on disk yet."""
 
-    def recover(self, books: Iterable[SessionBook], state_bytes: int = 0) -> None:
+    def recover(self, books: Iterable[SessionCounts], state_bytes: int = 0) -> None:
         """What the store holds, oldest session first."""
         self._queue.grow_states(state_bytes)
         for book in books:

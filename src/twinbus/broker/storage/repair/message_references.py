@@ -266,7 +266,7 @@ class MessageCheck:
             sql = f"DELETE FROM {table} WHERE id BETWEEN ? AND ? AND {ends} <= id"
             self._draft.execute(sql, (first, last))
 
-    def _broken(self, table: str, count: int, what: str) -> None:
+    def _report_broken(self, table: str, count: int, what: str) -> None:
         self._inspection.report(
             FindingKind.REFERENCE_BROKEN,
             f"{counted(count, 'row')} of table {table!r}: {what}.",

@@ -39,7 +39,7 @@ class SharedBodyPlan(NamedTuple):
 
     ids: dict[int, int]
     """id(share) -> id of the shared body, for the chunks that select from one."""
-    sheets: list[tuple[int, SharedBody]]
+    bodies: list[tuple[int, SharedBody]]
 
 
 _NO_SHARED_BODIES: Final = SharedBodyPlan({}, [])
@@ -57,8 +57,8 @@ def plan_shared_bodies(ops: Iterable[Op], commit_number: int) -> SharedBodyPlan:
     for chunks in users.values():
         shares = _worthwhile(chunks)
         if shares:
-            sheet_id = commit_number << SHEET_BITS | len(plan.sheets)
-            plan.sheets.append((sheet_id, shares[0].sheet))
+            sheet_id = commit_number << SHEET_BITS | len(plan.bodies)
+            plan.bodies.append((sheet_id, shares[0].sheet))
             plan.ids.update((id(share), sheet_id) for share in shares)
     return plan
 

@@ -100,9 +100,9 @@ _UPDATE_LEDGER: Final = "UPDATE ledger SET commit_number = ?, queue_id_last = ?,
 def apply_ops(cursor: apsw.Cursor, ops: Sequence[Op], commit_number: int) -> None:
     """Run the ops inside the transaction that the caller began."""
     plan = plan_shared_bodies(ops, commit_number)
-    for sheet_id, sheet in plan.sheets:
-        crc = row_checksum.of_blob(sheet_id, sheet.count, 0, sheet.blob)
-        cursor.execute(_PUT_SHEET, (sheet_id, sheet.count, crc, sheet.blob))
+    for sheet_id, body in plan.bodies:
+        crc = row_checksum.of_blob(sheet_id, body.count, 0, body.blob)
+        cursor.execute(_PUT_SHEET, (sheet_id, body.count, crc, body.blob))
     for kind, group in groupby(ops, key=type):
         if kind is PutChunk:
             _put_chunks(cursor, [op for op in group if type(op) is PutChunk], plan.ids)

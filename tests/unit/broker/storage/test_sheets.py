@@ -163,7 +163,7 @@ def test_one_user_or_little_to_share_is_stored_plainly(
     # Parts that have nothing in common are no reason for a sheet
     halves = {4: range(5), 5: range(5, 10)}
     puts = [share_of(sheet, RECORDS, halves[each], queue_id=each, **row) for each in halves]
-    assert plan_shared_bodies(puts, 1).sheets == []
+    assert plan_shared_bodies(puts, 1).bodies == []
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ async def test_it_is_opened_once_and_may_be_opened_again() -> None:
         _ = spool.connection_string
     async with spool:
         driver = spool.driver()
-        with pytest.raises(ConfigurationError, match="started already"):
+        with pytest.raises(ConfigurationError, match="already started"):
             spool.start()
     sender = driver.sender("q")
     with pytest.raises(CommunicationError):

@@ -341,7 +341,7 @@ class AdministrationClient:
     async def _forward_headers(self, forwards: Mapping[str, str | None]) -> dict[str, str]:
         """An entity that forwards needs a token with the Send claim for the target."""
         return {
-            header: await self._authorization(self.endpoint.url_of(target))
+            header: await self._authorization(self.endpoint.entity_url(target))
             for name, header in _FORWARD_HEADERS.items()
             if (target := forwards.get(name))
         }
@@ -392,7 +392,7 @@ class AdministrationClient:
         if self._entity_path is not None:
             own = f"/{_quoted(self._entity_path)}".lower()
             if target.lower() == own or target.lower().startswith(f"{own}/subscriptions"):
-                return self.endpoint.url_of(self._entity_path)
+                return self.endpoint.entity_url(self._entity_path)
         return self.endpoint.url
 
     async def _authorization(self, resource: str) -> str:

@@ -56,7 +56,7 @@ from twinbus.errors import (
     TwinbusError,
 )
 
-__all__ = ["AdministrationEndpoint", "HttpAnswer", "detail_of", "error_for", "exchange"]
+__all__ = ["AdministrationEndpoint", "HttpAnswer", "error_for", "exchange", "parse_error_detail"]
 
 HTTPS_PORT: Final = 443
 EMULATOR_PORT: Final = 5300
@@ -95,7 +95,7 @@ class AdministrationEndpoint:
     def url(self) -> str:
         return f"{'https' if self.uses_tls else 'http'}://{self.authority}/"
 
-    def url_of(self, target: str) -> str:
+    def entity_url(self, target: str) -> str:
         """The URL of an entity, given by its path or URL, on this host: a token is always issued
         for this host."""
         _scheme, is_url, rest = target.strip().partition("://")
@@ -338,7 +338,7 @@ _HINTS: Final[dict[type[ServiceError], str]] = {
 
 def error_for(answer: HttpAnswer, *, verb: str, kind: str, path: str) -> TwinbusError:
     """The error for a response; ``verb`` and ``kind`` describe the request."""
-    detail = detail_of(answer.body)
+    detail = parse_error_detail(answer.body)
     if answer.status == 409 and _CONFLICT not in detail:
         # Queues and topics share their names.
         shared = "queue or topic" if kind in ("queue", "topic") else kind
@@ -372,7 +372,7 @@ def _class_of(status: int, detail: str) -> type[ServiceError]:
     return ServiceInternalError if status >= 500 else ServiceError
 
 
-def detail_of(body: bytes) -> str:
+def parse_error_detail(body: bytes) -> str:
     """The sentence in an error's body, on one line; empty when it must not be shown."""
     try:
         found = fromstring(body, forbid_dtd=True).find("Detail")

@@ -37,7 +37,7 @@ from twinbus.amqp.events import (
     WindowOpened,
 )
 from twinbus.amqp.session import Session
-from twinbus.drivers.amqp.errors import ConnectionLoss, closed_by_us, quoted
+from twinbus.drivers.amqp.errors import ConnectionLoss, closed_loss, quote
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.errors import CommunicationError
 
@@ -88,7 +88,7 @@ class AmqpConnection(asyncio.Protocol):
         self._is_flush_due = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- for the endpoints-----------------------------------------------------------------
+    # -- for the endpoints ----------------------------------------------------------------
 
     @property
     def is_usable(self) -> bool:
@@ -140,7 +140,7 @@ class AmqpConnection(asyncio.Protocol):
         """An endpoint no longer needs the connection."""
         self.ends.discard(end)
         if self.is_retired and not any(each.holds_connection for each in self.ends):
-            self._lose(closed_by_us("The connection"))
+            self._lose(closed_loss("The connection"))
 
     def write(self, frame: bytes) -> None:
         self._engine.write(frame)
@@ -261,10 +261,10 @@ class AmqpConnection(asyncio.Protocol):
             owner.on_event(event)
 
     def _loss_of(self, error: Error | None) -> ConnectionLoss:
-        sentence = f"The service closed the connection to {self.endpoint.address}"
+        sentence = f"The connection to {self.endpoint.address} was closed"
         if error is None:
             return ConnectionLoss(CommunicationError, sentence)
-        reason = quoted(error.description or error.condition)
+        reason = quote(error.description or error.condition)
         return ConnectionLoss(CommunicationError, f"{sentence}: {reason}", str(error.condition))
 
     # -- time -----------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class AmqpConnection(asyncio.Protocol):
 
     async def close(self) -> None:
         """Close the connection; its socket is closed when this returns."""
-        self._lose(closed_by_us("The connection"))
+        self._lose(closed_loss("The connection"))
         if self._transport is not None:
             await asyncio.shield(self._closed)
 
@@ -312,13 +312,13 @@ async def open_connection(
         await asyncio.shield(connection.opened)
     except ssl.SSLCertVerificationError as error:
         raise CommunicationError(
-            f"The certificate of {address} is not trusted: {quoted(error.verify_message)}",
+            f"The certificate of {address} is not trusted: {quote(error.verify_message)}",
             hint="Set ca_file to the authority that signed it, and check the host name",
             was_sent=False,
         ).used_up() from error
     except OSError as error:
         raise CommunicationError(
-            f"Connection to {address} failed: {quoted(error)}",
+            f"Connection to {address} failed: {quote(error)}",
             hint="Check the address, the network and that the service is running",
             was_sent=False,
         ) from error

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from twinbus.drivers.amqp.connection import AmqpConnection, open_connection
-from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.errors import closed_loss
 from twinbus.drivers.amqp.link_endpoint import LinkEndpoint
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.request_nodes import ManagementNodeClient
@@ -114,7 +114,7 @@ class ConnectionPool:
     async def acquire(self) -> PooledConnection:
         """A connection with room for one more endpoint."""
         if self._is_closed:
-            raise closed_by_us(f"The driver for {self.endpoint.address}").error("", was_sent=False)
+            raise closed_loss(f"The driver for {self.endpoint.address}").error("", was_sent=False)
         self._connections = [each for each in self._connections if not each.connection.is_gone]
         for pooled in [each for each in self._connections if each.connection.is_usable]:
             await pooled.connection.poll_if_idle()
@@ -151,7 +151,7 @@ class ConnectionPool:
 
     async def close(self) -> None:
         self._is_closed = True
-        loss = closed_by_us(f"The driver for {self.endpoint.address}")
+        loss = closed_loss(f"The driver for {self.endpoint.address}")
         self._opening.fail(loss.error("", was_sent=False))
         connections, self._connections = self._connections, []
         await asyncio.gather(*(pooled.connection.close() for pooled in connections))

@@ -45,7 +45,7 @@ ABOUT_ONE_MESSAGE: Final = (MessageTooLarge, MessageRefused)
 QUOTE_LENGTH_MAX: Final = 300
 
 
-def quoted(text: object) -> str:
+def quote(text: object) -> str:
     """Text of the service, prepared for our sentence."""
     line = " ".join(str(text).split())
     printable = "".join(each if each.isprintable() else "?" for each in line)
@@ -59,7 +59,7 @@ def refusal(
 ) -> ServiceError:
     """The error for a condition that the service returned."""
     kind = CONDITIONS.get(str(error.condition), otherwise)
-    reason = quoted(error.description or error.condition)
+    reason = quote(error.description or error.condition)
     sentence = f"The service refused an operation on {path!r}: {reason}"
     return kind(sentence, path=path, condition=str(error.condition))
 
@@ -67,7 +67,7 @@ def refusal(
 def status_refusal(status: int, condition: str, text: object, *, path: str) -> ServiceError:
     """The error for the response of a management node."""
     kind = CONDITIONS.get(condition) or STATUS_CODES.get(status, ServiceInternalError)
-    sentence = f"The service refused a request to {path!r} (status {status}): {quoted(text)}"
+    sentence = f"The service refused a request to {path!r} (status {status}): {quote(text)}"
     return kind(sentence, path=path, condition=condition)
 
 
@@ -91,7 +91,7 @@ class ConnectionLoss:
         return error.used_up() if self.is_final else error
 
 
-def detached(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:
+def detach_loss(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:
     """The service detached a link, or refused to attach it.
 
     A link that was open was authorized: whether it still is, the next link shows with a new token.
@@ -102,10 +102,10 @@ def detached(error: Error | None, path: str, *, was_open: bool) -> ConnectionLos
     kind = CONDITIONS.get(condition, LinkDetached)
     if was_open and kind is AccessRefused:
         kind = LinkDetached
-    reason = quoted(error.description or condition)
+    reason = quote(error.description or condition)
     return ConnectionLoss(kind, f"The service detached the link to {path!r}: {reason}", condition)
 
 
-def closed_by_us(what: str) -> ConnectionLoss:
+def closed_loss(what: str) -> ConnectionLoss:
     """The loss for calls that wait when our own side closes, or come after that."""
     return ConnectionLoss(CommunicationError, f"{what} is closed", is_final=True)

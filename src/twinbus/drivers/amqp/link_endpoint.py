@@ -31,7 +31,7 @@ from twinbus.amqp.events import (
 from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, Source, Target
 from twinbus.drivers.amqp.connection import AmqpConnection
-from twinbus.drivers.amqp.errors import ConnectionLoss, closed_by_us, detached
+from twinbus.drivers.amqp.errors import ConnectionLoss, closed_loss, detach_loss
 
 UNSETTLED: Final = 0
 SETTLED: Final = 1
@@ -152,7 +152,7 @@ class LinkEndpoint:
             case LinkAttached():
                 self._on_attached(event)
             case LinkDetachedEvent() | SessionEnded():
-                self.lost(detached(event.error, self.path, was_open=self._attached.done()))
+                self.lost(detach_loss(event.error, self.path, was_open=self._attached.done()))
                 if isinstance(event, LinkDetachedEvent):
                     self.close()
 
@@ -207,7 +207,7 @@ class LinkEndpoint:
     def close(self) -> None:
         """Close links and session. For the service, the end of a session detaches all links in
         it."""
-        self.lost(closed_by_us(f"The link to {self.path!r}"))
+        self.lost(closed_loss(f"The link to {self.path!r}"))
         if not self.session.is_ended and self.connection.loss is None:
             self.session.end()
             self.connection.wants_flush()

@@ -32,7 +32,7 @@ from twinbus.amqp.errors import Condition
 from twinbus.drivers.amqp.connection import AmqpConnection
 from twinbus.drivers.amqp.connection_pool import ConnectionPool, PooledConnection
 from twinbus.drivers.amqp.delivery_metadata import MetadataReader
-from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.errors import closed_loss
 from twinbus.drivers.amqp.receiver_endpoint import (
     SESSION_FILTER,
     Arrival,
@@ -43,8 +43,8 @@ from twinbus.drivers.amqp.shared_attempt import (
     OPEN_TIMEOUT_S_MAX,
     OPEN_TIMEOUT_S_MIN,
     SharedAttempt,
-    in_time,
-    timed_out,
+    time_limit,
+    timeout_error,
 )
 from twinbus.drivers.interface import NextSession, ReceiveMode
 from twinbus.encoding.transit import ReceivedMessage
@@ -245,7 +245,7 @@ class AmqpReceiver:
             error.path = error.path or self.path
             raise
         except TimeoutError:
-            raise timed_out(
+            raise timeout_error(
                 timeout_s, path=self.path, doing="Opening a link from", was_sent=False
             ) from None
 
@@ -310,7 +310,7 @@ class AmqpReceiver:
                 on_links.setdefault(end, {})[delivery_id] = message
             else:
                 by_token.append(message)
-        async with self._in_time(timeout_s, "Settling messages of"):
+        async with self._time_limit(timeout_s, "Settling messages of"):
             lost = []
             for end, by_id in on_links.items():
                 lost += await self._settle_on(end, by_id, decision)
@@ -354,7 +354,7 @@ class AmqpReceiver:
             else:
                 await self._request("renew-lock", {"lock-tokens": lock_tokens(some)}, timeout_s)
 
-        async with self._in_time(timeout_s, "Renewing locks of"):
+        async with self._time_limit(timeout_s, "Renewing locks of"):
             if self._has_session and messages:
                 return list(messages) if await find_lost(messages[:1], ask) else []
             return await find_lost(messages, ask)
@@ -365,7 +365,7 @@ class AmqpReceiver:
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[ReceivedMessage]:
         body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count_max)}
-        async with self._in_time(timeout_s, "Peeking messages of"):
+        async with self._time_limit(timeout_s, "Peeking messages of"):
             answer = await self._request("peek-message", body, timeout_s)
         return self._listed(answer)
 
@@ -376,7 +376,7 @@ class AmqpReceiver:
             "sequence-numbers": Array.of(_LONG, [Long(each) for each in sequence_numbers]),
             "receiver-settle-mode": UInt(0 if self._deletes else 1),
         }
-        async with self._in_time(timeout_s, "Receiving from"):
+        async with self._time_limit(timeout_s, "Receiving from"):
             answer = await self._request("receive-by-sequence-number", body, timeout_s)
         return self._listed(answer)
 
@@ -402,9 +402,9 @@ class AmqpReceiver:
             lock_token=token.bytes_le if isinstance(token, UUID) and not self._deletes else b"",
         )
 
-    def _in_time(self, timeout_s: float, doing: str) -> AbstractAsyncContextManager[None]:
+    def _time_limit(self, timeout_s: float, doing: str) -> AbstractAsyncContextManager[None]:
         suspect = self._pool.suspect
-        return in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect)
+        return time_limit(timeout_s, path=self.path, doing=doing, on_timeout=suspect)
 
     async def _request(
         self, operation: str, body: dict[str, Any], timeout_s: float
@@ -423,7 +423,7 @@ class AmqpReceiver:
     # -- the end --------------------------------------------------------------------------
 
     def _closed(self) -> ServiceError:
-        return closed_by_us(f"The receiver of {self.path!r}").error(self.path, was_sent=False)
+        return closed_loss(f"The receiver of {self.path!r}").error(self.path, was_sent=False)
 
     async def close(self) -> None:
         self._is_closed = True

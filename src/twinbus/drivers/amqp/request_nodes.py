@@ -21,7 +21,7 @@ from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import ROLE_RECEIVER, Source
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.drivers.amqp.connection import AmqpConnection
-from twinbus.drivers.amqp.errors import ConnectionLoss, quoted, status_refusal
+from twinbus.drivers.amqp.errors import ConnectionLoss, quote, status_refusal
 from twinbus.drivers.amqp.link_endpoint import FIRST, SETTLED, LinkEndpoint
 from twinbus.errors import (
     AuthenticationFailed,
@@ -135,7 +135,7 @@ class CbsNodeClient(RequestNode):
 
 
 def _token_refusal(status: int, text: object, path: str) -> ServiceError:
-    sentence = f"The service refused the token for {path!r} (status {status}): {quoted(text)}"
+    sentence = f"The service refused the token for {path!r} (status {status}): {quote(text)}"
     if status == 503:
         return ServerBusy(sentence, path=path)
     if status >= 500:

@@ -22,9 +22,9 @@ from twinbus.drivers.amqp.batching import (
 )
 from twinbus.drivers.amqp.connection import IDLE_S
 from twinbus.drivers.amqp.connection_pool import ConnectionPool
-from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.errors import closed_loss
 from twinbus.drivers.amqp.sender_endpoint import NotSent, SenderEndpoint
-from twinbus.drivers.amqp.shared_attempt import SharedAttempt, in_time, timed_out
+from twinbus.drivers.amqp.shared_attempt import SharedAttempt, time_limit, timeout_error
 from twinbus.drivers.interface import LinkProperties, note_unsent
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import (
@@ -83,7 +83,7 @@ class AmqpSender:
             end.forget(outgoing)
             self._pool.suspect(began_s)
             was_sent = end.has_left(outgoing)
-            raise timed_out(
+            raise timeout_error(
                 timeout_s, path=self.path, doing="Sending to", was_sent=was_sent
             ) from None
         except asyncio.CancelledError as cancelled:
@@ -117,7 +117,7 @@ class AmqpSender:
             error.path = error.path or self.path
             raise
         except TimeoutError:
-            raise timed_out(
+            raise timeout_error(
                 timeout_s, path=self.path, doing="Opening a link to", was_sent=False
             ) from None
 
@@ -156,14 +156,14 @@ class AmqpSender:
             raise self._closed()
         doing = f"Request {operation} to"
         suspect = self._pool.suspect
-        async with in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect):
+        async with time_limit(timeout_s, path=self.path, doing=doing, on_timeout=suspect):
             pooled = await self._pool.acquire()
             return await pooled.request(self.path, operation, body, timeout_s=timeout_s)
 
     # -- the end --------------------------------------------------------------------------
 
     def _closed(self) -> ServiceError:
-        return closed_by_us(f"The sender to {self.path!r}").error(self.path, was_sent=False)
+        return closed_loss(f"The sender to {self.path!r}").error(self.path, was_sent=False)
 
     async def close(self) -> None:
         self._is_closed = True

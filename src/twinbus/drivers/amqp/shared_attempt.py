@@ -93,7 +93,7 @@ OPEN_TIMEOUT_S_MAX: Final = 30.0
 
 
 @asynccontextmanager
-async def in_time(
+async def time_limit(
     timeout_s: float,
     *,
     path: str,
@@ -110,10 +110,10 @@ async def in_time(
     except TimeoutError:
         if on_timeout is not None:
             on_timeout(began_s)
-        raise timed_out(timeout_s, path=path, doing=doing) from None
+        raise timeout_error(timeout_s, path=path, doing=doing) from None
 
 
-def timed_out(
+def timeout_error(
     timeout_s: float, *, path: str, doing: str, was_sent: bool = True
 ) -> OperationTimeout:
     """The error of a call that got no response."""

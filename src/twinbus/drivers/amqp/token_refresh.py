@@ -15,7 +15,7 @@ from typing import Final
 
 from twinbus.drivers.amqp.connection import AmqpConnection
 from twinbus.drivers.amqp.request_nodes import CbsNodeClient
-from twinbus.drivers.amqp.shared_attempt import SharedAttempt, in_time
+from twinbus.drivers.amqp.shared_attempt import SharedAttempt, time_limit
 from twinbus.drivers.credentials import Credential
 from twinbus.errors import ServiceError
 
@@ -96,7 +96,7 @@ class TokenRefresher:
 
     async def _renew_now(self, path: str) -> None:
         try:
-            async with in_time(RENEW_TIMEOUT_S, path=path, doing="Sending a token for"):
+            async with time_limit(RENEW_TIMEOUT_S, path=path, doing="Sending a token for"):
                 await self._send_token(path)
         except ServiceError as error:
             if self._connection.loss is not None:

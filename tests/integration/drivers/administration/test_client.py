@@ -126,7 +126,7 @@ async def test_a_token_for_a_target_is_made_out_to_this_namespace(
     """M14: whatever host the target names: no token for another one leaves us."""
     endpoint = client_of(servicebus.connection_string).endpoint
     for target in ("a/b", f"{endpoint.url}a/b", "sb://elsewhere.example/a/b"):
-        assert endpoint.url_of(target) == f"{endpoint.url}a/b"
+        assert endpoint.entity_url(target) == f"{endpoint.url}a/b"
 
 
 async def test_what_is_not_there_is_none(

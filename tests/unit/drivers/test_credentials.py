@@ -74,7 +74,7 @@ async def test_an_identity_that_fails_is_an_authentication_failure() -> None:
 
 
 def test_what_gives_no_token_is_no_credential() -> None:
-    with pytest.raises(ConfigurationError, match="get_token"):
+    with pytest.raises(ConfigurationError, match="must have get_token"):
         credential_of("password")  # type: ignore[arg-type]
 
 

@@ -85,10 +85,10 @@ class ConnectionLoss:
 
     def error(self, path: str, *, was_sent: bool) -> ServiceError:
         """The error of one call; ``was_sent``: its bytes were sent."""
-        error = self.kind(self.sentence, path=path, condition=self.condition, hint=self.hint)
-        error.is_ambiguous = was_sent and error.is_ambiguous
-        error.__cause__ = self.cause
-        return error.used_up() if self.is_final else error
+        made = self.kind(self.sentence, path=path, condition=self.condition, hint=self.hint)
+        made.is_ambiguous = was_sent and made.is_ambiguous
+        made.__cause__ = self.cause
+        return made.used_up() if self.is_final else made
 
 
 def detach_loss(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:

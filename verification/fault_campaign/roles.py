@@ -34,7 +34,7 @@ from twinbus.aio import (
 )
 from twinbus.common.connection_string import parse_connection_string
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.azure_sdk.sdk_messages import sealed_batch
+from twinbus.drivers.azure_sdk.sdk_messages import encoded_batch
 from twinbus.drivers.interface import Receiver, Sender
 from twinbus.encoding.brokered_message import decode_message, encode_message
 from twinbus.encoding.transit import OutgoingMessage, ReceivedMessage
@@ -226,7 +226,7 @@ class Sending:
             await sender.send_batch(messages, timeout=timeout_s)
 
     async def _send_sdk(self, sender: Any, messages: Sequence[BrokeredMessage]) -> None:
-        batch = sealed_batch([encode_message(message) for message in messages])
+        batch = encoded_batch([encode_message(message) for message in messages])
         await sender.send_messages(batch, timeout=self._stage.plan.send_timeout_s)
 
     def _write_failed(

@@ -27,7 +27,7 @@ from typing import Final
 from twinbus.broker.namespace.catalogue import Catalogue
 from twinbus.broker.namespace.catalogue_repair import check_catalogue, read_chunk
 from twinbus.broker.storage.data_directory import FILE_NAME as KEYS_NAME
-from twinbus.broker.storage.data_directory import parse_keys, reserved
+from twinbus.broker.storage.data_directory import parse_keys, reserve
 from twinbus.broker.storage.repair.findings import Finding, FindingKind, LostRange, Severity, Totals
 from twinbus.broker.storage.repair.store_repair import Doctor, Progress, StoreReport
 from twinbus.broker.storage.store_files import Disk
@@ -102,10 +102,10 @@ def examine_data(
     if into is not None:
         _check_target(data, into)
     with ExitStack() as stack:
-        stack.enter_context(reserved(data))
+        stack.enter_context(reserve(data))
         if STORE_NAME in {path.name for path in stores.values() if path.parent == data}:
-            # A single namespace is locked by the lock file of the data directory around it.
-            stack.enter_context(reserved(data.parent))
+            # The lock of a single namespace is the one of the directory that it is in.
+            stack.enter_context(reserve(data.parent))
         report = DataReport(data)
         report.findings += _check_keys(data / KEYS_NAME)
         if into is None:

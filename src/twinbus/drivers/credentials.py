@@ -1,11 +1,12 @@
-"""Who we are to a namespace: one place where tokens are made, for AMQP and for HTTP.
+"""Credentials for a namespace: one place where tokens are created, for AMQP and for HTTP.
 
-    SharedKey           a rule's name and key (a connection string)
-    SharedSignature     a signature that somebody else made (a connection string)
+    SharedKey           name and key of an access rule (a connection string)
+    SharedSignature     a signature that was created elsewhere (a connection string)
     IdentityToken       a credential of an identity provider (azure-identity), async or sync
 
-Rule 1: a token is made for one resource, shown once, and never kept in an error, a log or a repr.
-Rule 2: whatever the identity provider raises is AuthenticationFailed, with its error as the cause.
+Rule 1: a token is created for one resource, sent once, and never kept in an error, a log or a
+        repr.
+Rule 2: every error of the identity provider is AuthenticationFailed, with the original as cause.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ __all__ = [
     "credential_of",
 ]
 
-# As long as the stock client's: renewed long before, short enough for a key that is taken away.
+# As long as the official client's: renewed long before, short enough for a revoked key.
 SAS_LIFETIME_S: Final = 3_600
-# The permission that every data and management operation of the service asks for.
+# The scope that every data and management operation of the service requires.
 IDENTITY_SCOPE: Final = "https://servicebus.azure.net/.default"
 
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """Something to show at a door."""
+    """A token for one resource."""
 
     text: str = field(repr=False)
     kind: Literal["sas", "jwt"]
     expires_s: float
-    """Unix time; infinite when only the service knows."""
+    """Unix time; infinite when it is unknown here."""
 
     @property
     def http_header(self) -> str:
-        """The value of an HTTP request's Authorization."""
+        """The value of the HTTP header Authorization."""
         return self.text if self.kind == "sas" else f"Bearer {self.text}"
 
 
 @runtime_checkable
 class IdentityCredential(Protocol):
-    """What azure-identity's credentials look like, the async and the sync ones."""
+    """The interface of azure-identity's credentials, async and sync."""
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
-        """A value with ``token`` and ``expires_on``, or something to await for it."""
+        """A value with ``token`` and ``expires_on``, or an awaitable of one."""
 
 
 class Credential(Protocol):
@@ -85,7 +86,7 @@ class SharedKey:
 
 @dataclass(frozen=True, slots=True)
 class SharedSignature:
-    """A ready-made signature; where it is good and until when is its maker's business."""
+    """A signature that was created elsewhere, with its own scope and expiry."""
 
     signature: str = field(repr=False)
 
@@ -97,43 +98,43 @@ class SharedSignature:
 
 @dataclass(frozen=True, slots=True)
 class IdentityToken:
-    """Tokens of an identity provider, which are good for every resource alike."""
+    """Tokens of an identity provider, which are valid for every resource."""
 
     credential: IdentityCredential = field(repr=False)
 
     async def token_for(self, resource: str) -> AccessToken:
         try:
-            found = await self._ask()
+            found = await self._request_token()
             return AccessToken(str(found.token), "jwt", float(found.expires_on))
         except Exception as error:
             raise AuthenticationFailed(
-                f"the credential gave no token: {type(error).__name__}",
-                hint="Sign in again, or check what the identity may do",
+                f"The credential returned no token: {type(error).__name__}",
+                hint="Sign in again, or check the permissions of the identity",
             ) from error
 
-    async def _ask(self) -> Any:
-        ask = self.credential.get_token
-        if inspect.iscoroutinefunction(ask):
-            return await ask(IDENTITY_SCOPE)
-        # A sync credential goes over the network, and may start a program, before it returns.
-        found = await asyncio.to_thread(ask, IDENTITY_SCOPE)
+    async def _request_token(self) -> Any:
+        get_token = self.credential.get_token
+        if inspect.iscoroutinefunction(get_token):
+            return await get_token(IDENTITY_SCOPE)
+        # A sync credential uses the network, and may start a program, before it returns.
+        found = await asyncio.to_thread(get_token, IDENTITY_SCOPE)
         return await found if inspect.isawaitable(found) else found
 
 
 def credential_in(parsed: ConnectionString) -> Credential:
-    """What a connection string lets its holder show."""
+    """The credential in a connection string."""
     if parsed.shared_access_signature is not None:
         return SharedSignature(parsed.shared_access_signature)
     return SharedKey(parsed.shared_access_key_name or "", parsed.shared_access_key or "")
 
 
 def credential_of(given: Credential | IdentityCredential) -> Credential:
-    """A credential as the caller of a constructor gave it."""
+    """The credential for an argument of a constructor."""
     if isinstance(given, SharedKey | SharedSignature | IdentityToken):
         return given
     if isinstance(given, IdentityCredential):
         return IdentityToken(given)
     raise ConfigurationError(
-        f"credential must have get_token(), got {type_shown(given)}",
-        hint="Give a credential of azure-identity, or use a connection string",
+        f"Invalid value for credential: it must have get_token(), got {type_shown(given)}",
+        hint="Use a credential of azure-identity, or a connection string",
     )

@@ -3,16 +3,16 @@
     async with EmbeddedNamespace("spool", data_directory=Path("/var/lib/app")) as spool:
         driver = spool.driver()
 
-As a secondary it takes messages when the network itself is what failed. It also listens on
+As a secondary it accepts messages when the network itself has failed. It also listens on
 loopback, because a syphon's workers are other processes.
 
 Rule 1: the broker has a thread and an event loop of its own; nothing that the application does
-        on its loop delays an acknowledgement, and the other way round.
+        on its loop delays an acknowledgement, and vice versa.
 Rule 2: an acknowledged message is on disk (M8): a kill -9 of the application loses none.
-Rule 3: keys, messages and the connection string stay in the data directory, which is for its
-        owner only. Without one there is nothing left when the process ends.
-Rule 4: one process at a time has a data directory; another one is told whose it is.
-Rule 5: a forked child can connect to it as before; it stops nothing.
+Rule 3: keys, messages and the connection string stay in the data directory, which only its owner
+        can read. Without a data directory they end with the process.
+Rule 4: one process at a time uses a data directory; the error in another one names that process.
+Rule 5: a forked child can connect to it; its stop() has no effect.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class EmbeddedNamespace:
         thresholds: ThrottleThresholds | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``name`` is what the namespace calls itself; port 0 takes a free one at each start.
+        """``name`` is the name of the namespace; port 0 selects a free one at each start.
 
-        The thresholds are those at which it answers ServerBusy, a disk that fills up among them.
+        At the thresholds it responds with ServerBusy, for example when the disk fills up.
         """
         self.name = name
         self.data_directory = None if data_directory is None else Path(data_directory)
@@ -63,18 +63,18 @@ class EmbeddedNamespace:
         self._broker: Broker | None = None
         self._running: RunningNamespace | None = None
 
-    # -- what it is reached by ------------------------------------------------------------
+    # -- access ---------------------------------------------------------------------------
 
     @property
     def connection_string(self) -> str:
         """For a client in this process or another one; handle it like a password."""
-        return self._started().connection_string
+        return self._running_namespace().connection_string
 
     @property
     def connection_string_path(self) -> Path | None:
         """A file with the connection string that only its owner can read; None in memory.
 
-        The port may be another one after each start, so others should read it there.
+        The port may change with each start, so other processes should read it there.
         """
         if self.data_directory is None:
             return None
@@ -95,7 +95,8 @@ class EmbeddedNamespace:
         """Recover what is on disk and serve it; raises StoreLocked, StoreCorrupt, …"""
         if self._thread is not None:
             raise ConfigurationError(
-                f"the embedded namespace {self.name!r} was started already", hint="Start it once"
+                f"Embedded namespace {self.name!r} is already started",
+                hint="Call start() only once",
             )
         self._thread = LoopThread(f"twinbus-embedded-{self.name}")
         try:
@@ -117,7 +118,7 @@ class EmbeddedNamespace:
             write_private(self.connection_string_path, self.connection_string.encode())
 
     def stop(self) -> None:
-        """Finish what was accepted and let go of the data directory; may be called twice."""
+        """Finish accepted work and release the data directory; may be called twice."""
         thread, self._thread = self._thread, None
         broker, self._broker = self._broker, None
         self._running = None
@@ -129,10 +130,10 @@ class EmbeddedNamespace:
         finally:
             thread.close()
 
-    def _started(self) -> RunningNamespace:
+    def _running_namespace(self) -> RunningNamespace:
         if self._running is None:
             raise ConfigurationError(
-                f"the embedded namespace {self.name!r} is not open",
+                f"Embedded namespace {self.name!r} is not started",
                 hint="Use it inside `async with`, or call start() first",
             )
         return self._running
@@ -153,7 +154,7 @@ class EmbeddedNamespace:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # A thread cannot be cancelled: what it has opened is closed again.
+            # A thread cannot be cancelled, so everything it has opened is closed again.
             await asyncio.gather(starting, return_exceptions=True)
             await asyncio.to_thread(self.stop)
             raise

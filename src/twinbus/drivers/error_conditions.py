@@ -1,5 +1,4 @@
-"""What a service says no with, by its condition on the wire: one table for every driver that
-speaks AMQP."""
+"""The error class of each AMQP condition: one table for every driver that uses AMQP."""
 
 from __future__ import annotations
 
@@ -62,4 +61,4 @@ CONDITIONS: Final[Mapping[str, type[ServiceError]]] = MappingProxyType(
         Condition.ARGUMENT_OUT_OF_RANGE: MessageRefused,
     }
 )
-"""Everything else is ServiceInternalError: the service broke in a way that we have no word for."""
+"""Every other condition is ServiceInternalError."""

@@ -1,12 +1,12 @@
-"""The port: what the layers above may ask of a messaging service.
+"""The interface of a driver: what the layers above may ask of a messaging service.
 
 Rule 1: links open when they are first needed and again after the service detached them; an idle
-        link that was taken away is no error to the caller.
+        link that the service detached is not an error for the caller.
 Rule 2: no call outlives its ``timeout_s``: OperationTimeout is raised instead.
 Rule 3: no retry happens here (F6): one call is one attempt, except for reopening an idle link.
 Rule 4: every object may be used from many tasks of one event loop at once, and a cancelled call
         leaves it usable.
-Rule 5: everything that goes wrong is a ServiceError; nothing of it holds a secret.
+Rule 5: every failure is a ServiceError; none of them contains a secret.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class NextSession(Enum):
-    """Asks for whichever session is free."""
+    """Selects any session that is free."""
 
     NEXT = auto()
 
@@ -47,7 +47,7 @@ class ReceiveMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAddress:
-    """Where a namespace is; two with equal addresses are the same one (P3)."""
+    """The host and port of a namespace; equal addresses are the same namespace (P3)."""
 
     host: str
     port: int
@@ -58,12 +58,12 @@ class NamespaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class LinkProperties:
-    """What the service said when a sending link was attached."""
+    """The limits that the service reported when a sender link was attached."""
 
     message_bytes_max: int
     batch_bytes_max: int | None = None
-    """What a batch may have; None: as much as a message. Large messages may be allowed where
-    large batches are not."""
+    """Maximum size of a batch; None: that of a message. A service may allow large messages and
+    no large batches."""
 
     @property
     def batch_limit_bytes(self) -> int:
@@ -71,64 +71,64 @@ class LinkProperties:
 
 
 def note_unsent(cancelled: asyncio.CancelledError) -> None:
-    """Say with the end of a cancelled send that nothing of it has left."""
+    """Mark a cancelled send as one of which nothing was sent."""
     cancelled.was_sent = False  # type: ignore[attr-defined]
 
 
 def may_have_left(cancelled: asyncio.CancelledError) -> bool:
-    """Whether the service may have got something of a send that was cancelled."""
+    """Whether the service may have received something of a cancelled send."""
     return getattr(cancelled, "was_sent", True)
 
 
 class Sender(Protocol):
-    """A way into one queue or topic. Making one touches no network."""
+    """Sends to one queue or topic. Creating one uses no network."""
 
     path: str
 
     async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
-        """Return once the service holds every one of them durably.
+        """Return once the service has stored all of them durably.
 
-        Several parcels are one batch: all are taken or none. A call that is cancelled before
-        anything has left says so with note_unsent().
+        Several messages are one batch: the service accepts all or none. A call that is cancelled
+        before anything was sent marks its cancellation with note_unsent().
         """
 
     async def schedule(
         self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float
     ) -> list[int]:
-        """Hand in messages that carry their time; their sequence numbers, for cancelling."""
+        """Schedule messages that carry their time; returns their sequence numbers."""
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
-        """Take scheduled messages back; MessageNotFound if one of them is not there."""
+        """Cancel scheduled messages; raises MessageNotFound if one of them does not exist."""
 
     @property
     def facts(self) -> LinkProperties | None:
-        """What the service said when the link was last attached; None: it never was."""
+        """What the service reported when the link was last attached; None: it never was."""
 
     async def attach(self, *, timeout_s: float) -> LinkProperties:
-        """Make sure that the link is open, and send nothing."""
+        """Open the link if it is not open, and send nothing."""
 
     async def close(self) -> None:
-        """Let go of the link; may be called twice."""
+        """Close the link; may be called twice."""
 
 
 class Receiver(Protocol):
-    """A way out of one queue, subscription or dead-letter queue."""
+    """Receives from one queue, subscription or dead-letter queue."""
 
     path: str
 
     @property
     def session_id(self) -> str | None:
-        """The session that is held, once the first receive has got one."""
+        """The locked session, after the first receive has locked one."""
 
     async def receive(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
-        """Up to ``count_max`` messages: returns as soon as some are there (with what is there
-        then), or empty after ``wait_s``."""
+        """Up to ``count_max`` messages: returns as soon as some are available (with those that are
+        then), or an empty list after ``wait_s``."""
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
     ) -> list[ReceivedMessage]:
-        """Messages that were set aside, by their numbers; all of them, or MessageNotFound when
-        one is not there (or locked by somebody else). Settled like every other message."""
+        """Deferred messages by their sequence numbers; all of them, or MessageNotFound when one
+        does not exist or another receiver has locked it. Settled like every other message."""
 
     async def complete(
         self, messages: Sequence[ReceivedMessage], *, timeout_s: float
@@ -138,12 +138,12 @@ class Receiver(Protocol):
     async def abandon(
         self, messages: Sequence[ReceivedMessage], *, timeout_s: float
     ) -> list[ReceivedMessage]:
-        """Give them back at once; returns those whose lock was lost."""
+        """Unlock them immediately; returns those whose lock was lost."""
 
     async def defer(
         self, messages: Sequence[ReceivedMessage], *, timeout_s: float
     ) -> list[ReceivedMessage]:
-        """Set them aside, to be asked for by number; returns those whose lock was lost."""
+        """Defer them, to be received by sequence number; returns those whose lock was lost."""
 
     async def dead_letter(
         self,
@@ -163,11 +163,11 @@ class Receiver(Protocol):
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[ReceivedMessage]:
-        """Look at messages without taking them; no lock token."""
+        """Read messages without locking them; they have no lock token."""
 
     async def close(self) -> None:
-        """Let go of the link. Unsettled messages keep their locks; received ones that nobody
-        has been given go back."""
+        """Close the link. Unsettled messages keep their locks; prefetched ones that no caller
+        received are released."""
 
 
 class Driver(Protocol):

@@ -1,15 +1,15 @@
-"""Any driver, with books: what it does is counted and written down (rule C1).
+"""Any driver with metering: its operations are counted and written to the operations log (C1).
 
-    MeteredDriver(AmqpDriver(...), books)      the port in front, the same port behind
+    MeteredDriver(AmqpDriver(...), meter)      the same interface, with an inner driver
 
-Counted as a namespace counts it: sends and pings with their messages, units and bytes; receives,
-and those that found nothing; peeks; settlements; requests to ``$management``.
+Counted as a namespace counts: sends and pings with their messages, units and bytes; receives, and
+those that returned nothing; peeks; settlements; requests to ``$management``.
 
-Rule 1: a call is what it was: arguments, results and errors pass unchanged.
-Rule 2: what failed is not counted: whether it arrived is not known here.
-Rule 3: a receive that found nothing, or was given up, is one empty receive: its credit ended
+Rule 1: metering changes no call: arguments, results and errors pass unchanged.
+Rule 2: a failed call is not counted: whether it reached the service is unknown here.
+Rule 3: a receive that returned nothing, or was cancelled, is one empty receive: its credit ended
         unused. With prefetch the credit stays with the link, so that waiting costs nothing more.
-Rule 4: trouble with the books is none of the call's: what was answered stays so.
+Rule 4: an error of the metering does not fail the call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _one_message(outgoing_message: OutgoingMessage) -> list[bytes]:
 
 
 class MeteredSender:
-    """The port's Sender."""
+    """The Sender interface, metered."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class MeteredSender:
         is_own: bool,
         unpack: Callable[[OutgoingMessage], list[bytes]] = _one_message,
     ) -> None:
-        """``is_own``: what it sends begins here, and belongs into the audit. ``unpack`` takes a
-        parcel apart that holds several messages."""
+        """``is_own``: its messages originate here and belong into the audit log. ``unpack`` splits
+        an outgoing batch into its messages."""
         self.path = inner.path
         self.inner = inner
         self._meter = meter
@@ -57,16 +57,16 @@ class MeteredSender:
 
     async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         await self.inner.send(outgoing_messages, timeout_s=timeout_s)
-        self._sent(outgoing_messages)
+        self._count_sent(outgoing_messages)
 
     async def schedule(
         self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float
     ) -> list[int]:
         numbers = await self.inner.schedule(outgoing_messages, timeout_s=timeout_s)
-        self._sent(outgoing_messages)
+        self._count_sent(outgoing_messages)
         return numbers
 
-    def _sent(self, outgoing_messages: Sequence[OutgoingMessage]) -> None:
+    def _count_sent(self, outgoing_messages: Sequence[OutgoingMessage]) -> None:
         with self._meter.harmless:
             messages = [
                 message
@@ -94,13 +94,13 @@ class MeteredSender:
 def metered_sender(
     sender: Sender, meter: ClientMeter | None, unpack: Callable[[OutgoingMessage], list[bytes]]
 ) -> Sender:
-    """The link of a sender with these books in place of those that it has, or with none."""
+    """The link of a sender with this meter instead of its own, or without one."""
     plain = sender.inner if isinstance(sender, MeteredSender) else sender
     return plain if meter is None else MeteredSender(plain, meter, is_own=True, unpack=unpack)
 
 
 class MeteredReceiver:
-    """The port's Receiver."""
+    """The Receiver interface, metered."""
 
     def __init__(self, inner: Receiver, meter: ClientMeter, *, has_prefetch: bool) -> None:
         self.path = inner.path
@@ -116,20 +116,20 @@ class MeteredReceiver:
         try:
             found = await self._inner.receive(count_max, wait_s=wait_s)
         except asyncio.CancelledError:
-            self._found_nothing()
+            self._count_empty_receive()
             raise
         if found:
-            self._came(Operation.RECEIVE, found)
+            self._count_received(Operation.RECEIVE, found)
         else:
-            self._found_nothing()
+            self._count_empty_receive()
         return found
 
-    def _found_nothing(self) -> None:
+    def _count_empty_receive(self) -> None:
         if not self._has_prefetch:
             with self._meter.harmless:
                 self._meter.happened(self.path, Operation.EMPTY_RECEIVE)
 
-    def _came(self, operation: Operation, found: Sequence[ReceivedMessage]) -> None:
+    def _count_received(self, operation: Operation, found: Sequence[ReceivedMessage]) -> None:
         with self._meter.harmless:
             self._meter.received(self.path, operation, [len(each.encoded) for each in found])
 
@@ -137,23 +137,29 @@ class MeteredReceiver:
         self, sequence_numbers: Sequence[int], *, timeout_s: float
     ) -> list[ReceivedMessage]:
         found = await self._inner.receive_deferred(sequence_numbers, timeout_s=timeout_s)
-        self._came(Operation.RECEIVE, found)
+        self._count_received(Operation.RECEIVE, found)
         return found
 
     async def complete(
         self, messages: Sequence[ReceivedMessage], *, timeout_s: float
     ) -> list[ReceivedMessage]:
-        return await self._settled(messages, self._inner.complete(messages, timeout_s=timeout_s))
+        return await self._settle_and_count(
+            messages, self._inner.complete(messages, timeout_s=timeout_s)
+        )
 
     async def abandon(
         self, messages: Sequence[ReceivedMessage], *, timeout_s: float
     ) -> list[ReceivedMessage]:
-        return await self._settled(messages, self._inner.abandon(messages, timeout_s=timeout_s))
+        return await self._settle_and_count(
+            messages, self._inner.abandon(messages, timeout_s=timeout_s)
+        )
 
     async def defer(
         self, messages: Sequence[ReceivedMessage], *, timeout_s: float
     ) -> list[ReceivedMessage]:
-        return await self._settled(messages, self._inner.defer(messages, timeout_s=timeout_s))
+        return await self._settle_and_count(
+            messages, self._inner.defer(messages, timeout_s=timeout_s)
+        )
 
     async def dead_letter(
         self,
@@ -166,9 +172,9 @@ class MeteredReceiver:
         settling = self._inner.dead_letter(
             messages, reason=reason, description=description, timeout_s=timeout_s
         )
-        return await self._settled(messages, settling)
+        return await self._settle_and_count(messages, settling)
 
-    async def _settled(
+    async def _settle_and_count(
         self, messages: Sequence[ReceivedMessage], settling: Awaitable[list[ReceivedMessage]]
     ) -> list[ReceivedMessage]:
         lost = await settling
@@ -190,7 +196,7 @@ class MeteredReceiver:
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[ReceivedMessage]:
         found = await self._inner.peek(count_max, from_sequence=from_sequence, timeout_s=timeout_s)
-        self._came(Operation.PEEK, found)
+        self._count_received(Operation.PEEK, found)
         return found
 
     async def close(self) -> None:
@@ -198,10 +204,10 @@ class MeteredReceiver:
 
 
 class MeteredDriver:
-    """The port's Driver. Its books are closed by who made them: others may use them, too."""
+    """The Driver interface, metered. The creator of the meter closes it: others may use it."""
 
     def __init__(self, inner: Driver, meter: ClientMeter, *, is_own: bool = True) -> None:
-        """``is_own=False``: it moves messages that somebody else has sent, and audits none."""
+        """``is_own=False``: it moves messages that were sent elsewhere, and audits none."""
         self.address = inner.address
         self.inner = inner
         self._meter = meter

@@ -172,9 +172,9 @@ def put(queue_id: int, path: str) -> PutEntity:
 def test_two_entities_of_one_path_are_refused_when_they_are_written(store: Store) -> None:
     """M15: they would be a store that cannot be opened; the store goes on."""
     store.commit([put(1, "a")])
-    with pytest.raises(ValueError, match="'a' belongs to entity 1 already"):
+    with pytest.raises(ValueError, match=r"'a' .* entity 1"):
         store.commit([put(2, "b"), put(3, "a")])
-    with pytest.raises(ValueError, match="'b' belongs to entity 2 already"):
+    with pytest.raises(ValueError, match=r"'b' .* entity 2"):
         store.commit([put(2, "b"), put(3, "b")])
     store.commit([put(2, "b"), put(1, "a")])
     store.close()

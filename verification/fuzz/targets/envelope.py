@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from twinbus.drivers.amqp.delivery_metadata import FactReader
+from twinbus.drivers.amqp.delivery_metadata import MetadataReader
 from twinbus.encoding import envelope
 from twinbus.encoding.brokered_message import decode_message
 from twinbus.encoding.transit import ReceivedMessage
@@ -42,7 +42,7 @@ class EnvelopeTarget(BaseTarget):
             delivered = ReceivedMessage("orders", encoded, 1)
             meter.call("decode_message", decode_message, delivered)
         else:
-            reader = FactReader()
+            reader = MetadataReader()
             meter.call("read facts", reader.read, encoded)
             meter.call("read facts", reader.read, encoded)
             meter.call("read_destination", envelope.read_destination, encoded)

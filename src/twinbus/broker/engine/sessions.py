@@ -31,7 +31,7 @@ from twinbus.broker.engine.chunk import Chunk
 from twinbus.broker.engine.delivery_stream import DeliveryStream
 from twinbus.broker.engine.locks import LockRun
 from twinbus.broker.engine.write_batch import NotedState
-from twinbus.broker.storage.interface import SessionBook, session_state_bytes
+from twinbus.broker.storage.interface import SessionCounts, session_state_bytes
 from twinbus.common.clock import Instant
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ class Sessions:
         self._states: dict[str, NotedState] = {}
         """States that may not be on disk yet."""
 
-    def recover(self, rows: Iterable[SessionBook], state_bytes: int = 0) -> None:
-        """Load the sessions of the store, oldest first."""
+    def recover(self, books: Iterable[SessionCounts], state_bytes: int = 0) -> None:
+        """What the store holds, oldest session first."""
         self._queue.grow_states(state_bytes)
         for row in rows:
             self._counts[row.session] = _ActiveCounts(row.active_count, row.last_seq)

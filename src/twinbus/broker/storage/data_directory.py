@@ -1,20 +1,17 @@
-"""The data directory of a broker: its lock, its private files and its keys.
+"""The data directory of a broker: its lock, its files and its access rules.
 
-The data directory: who may use it, where each namespace lives, and how secrets are kept.
-
-    <data>/lock                        held by the process that serves it, with its process id
+    <data>/lock                        locked by the process that serves it; contains its process id
+    <data>/keys.json                   the access rules of all namespaces
     <data>/namespace-<name>/store.db   one namespace (its log and mark beside it)
 
-The access rules of the namespaces, kept between runs in a file that only its owner can read.
+A namespace starts with one access rule, RootManageSharedAccessKey, as in Azure. SAS needs the
+keys themselves, so they are stored in plain text: protect the data directory like a password.
 
-A namespace starts with one rule, RootManageSharedAccessKey, as it does in Azure. SAS needs the
-keys themselves, so they are stored as they are: protect the data directory like a password.
-
-Rule 1: one process at a time. The lock is the kernel's, so it ends with the process however
-        that ends; the process id in the file only tells people whom to ask.
+Rule 1: one process at a time. The kernel holds the lock, so it ends with the process however
+        that ends; the process id in the file is only for error messages.
 Rule 2: no file name comes from an entity name. Namespace names are checked here again and get
-        a prefix, so that none is a device, a hidden file or a way out of the directory.
-Rule 3: the directory is for its owner only (0700), and so are its files (0600).
+        a prefix, so that none is a device, a hidden file or a path out of the directory.
+Rule 3: the directory is accessible to its owner only (0700), and so are its files (0600).
 """
 
 from __future__ import annotations
@@ -39,12 +36,12 @@ _NAMESPACE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,48}[A-Za-z0-9]", re
 _NAMESPACE_PREFIX: Final = "namespace-"
 STORE_FILE: Final = "store.db"
 _PRIVATE_DIRECTORY: Final = 0o700
-# Of directories above ours: as the process's umask wants them.
+# For parent directories: the umask of the process decides.
 _USUAL_DIRECTORY: Final = 0o777
 
 
 class DataDirectory:
-    """An owned data directory; use it as a context manager or call ``close``."""
+    """A locked data directory; use it as a context manager or call ``close``."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -56,18 +53,19 @@ class DataDirectory:
             raise _unusable(self.path, error.strerror) from error
 
     def namespace_store_path(self, name: str) -> Path:
-        """Where the store of a namespace lives; its directory exists afterwards."""
+        """The path of a namespace's store; its directory exists afterwards."""
         if _NAMESPACE_NAME.fullmatch(name) is None:
             raise ConfigurationError(
-                f"{name!r} cannot name a namespace",
-                hint="Use 2 to 50 letters, digits and hyphens, a letter first, no hyphen last",
+                f"Invalid namespace name: {name!r}",
+                hint="Use 2 to 50 letters, digits and hyphens; start with a letter and do not end "
+                "with a hyphen",
             )
         directory = self.path / f"{_NAMESPACE_PREFIX}{name.lower()}"
         _make_private_directory(directory)
         return directory / STORE_FILE
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Release the lock, so that another process can use the directory."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
@@ -84,22 +82,22 @@ class DataDirectory:
         self.close()
 
 
-def held_namespaces(path: Path) -> list[str]:
-    """The namespaces whose stores are in a data directory; nothing is made or locked."""
+def list_namespaces(path: Path) -> list[str]:
+    """The namespaces that have a store in a data directory; creates and locks nothing."""
     stores = path.glob(f"{_NAMESPACE_PREFIX}*/{STORE_FILE}")
     return sorted(each.parent.name.removeprefix(_NAMESPACE_PREFIX) for each in stores)
 
 
 @contextmanager
-def reserved(directory: Path) -> Iterator[None]:
-    """Keep a data directory from being served meanwhile, without changing anything in it.
+def reserve(directory: Path) -> Iterator[None]:
+    """Lock a data directory against other processes, without changing anything in it.
 
-    Raises StoreLocked when a process serves it.
+    Raises StoreLocked when another process uses it.
     """
     handle = _open_lock(directory)
     try:
         if handle is not None:
-            _take(handle, directory)
+            _acquire_lock(handle, directory)
         yield
     finally:
         if handle is not None:
@@ -110,14 +108,14 @@ def _open_lock(directory: Path) -> int | None:
     try:
         return os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        # Never served, or not for us to look at: then there is nobody to keep out.
+        # Never served, or not readable by this user: there is no lock to take.
         return None
 
 
 def write_private(path: str | Path, content: bytes) -> None:
-    """Replace a file with secrets: whole or not at all, durable, for its owner only."""
+    """Replace a file with secrets: atomically, durably, readable by its owner only."""
     path = Path(path)
-    # The random name cannot be guessed and taken by a link to somewhere else.
+    # Another user cannot guess the random name and put a symbolic link in its place.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
@@ -133,7 +131,7 @@ def write_private(path: str | Path, content: bytes) -> None:
 
 
 def read_private(path: str | Path) -> bytes | None:
-    """The content, or None when there is no such file; refused when others may read it."""
+    """The content, or None when the file does not exist; refused when other users can read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -142,29 +140,31 @@ def read_private(path: str | Path) -> bytes | None:
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         if mode & 0o077:
             raise ConfigurationError(
-                f"{os.fspath(path)!r} holds secrets and is open to others (mode {mode:o})",
-                hint="Make new keys, or run `chmod 600` if nobody can have read it",
+                f"File {os.fspath(path)!r} contains secrets and is accessible to other users "
+                f"(mode {mode:o})",
+                hint="Run `chmod 600` on the file; create new keys if another user may have read "
+                "it",
             )
         return file.read()
 
 
 def _make_private_directory(path: Path) -> None:
-    """Make the directory (and durable its name), or close an existing one to others.
+    """Create the directory durably, or remove other users' access to an existing one.
 
-    Each directory that has to be made on the way is synced where it was made: without that, a
-    machine that stops could lose the name of one of them, and with it everything below.
+    The parent of each created directory is synced: otherwise a power failure could lose the entry
+    of one of them, and with it everything below.
     """
     try:
         _make_durable(path.absolute(), _PRIVATE_DIRECTORY)
     except FileExistsError:
         if not path.is_dir():
-            raise _unusable(path, "it is not a directory") from None
+            raise _unusable(path, "not a directory") from None
     os.chmod(path, _PRIVATE_DIRECTORY)
 
 
 def _make_durable(path: Path, mode: int) -> None:
     if not path.parent.exists():
-        with suppress(FileExistsError):  # Somebody else was faster.
+        with suppress(FileExistsError):  # Another process was faster.
             _make_durable(path.parent, _USUAL_DIRECTORY)
     path.mkdir(mode)
     Disk().sync_directory(path.parent)
@@ -172,8 +172,8 @@ def _make_durable(path: Path, mode: int) -> None:
 
 def _unusable(path: Path, reason: str | None) -> ConfigurationError:
     return ConfigurationError(
-        f"the directory {os.fspath(path)!r} cannot be used: {reason}",
-        hint="Choose one in which you may write",
+        f"Directory {os.fspath(path)!r} cannot be used: {reason}",
+        hint="Choose a directory that this user can write to",
     )
 
 
@@ -181,7 +181,7 @@ def _lock(lock_path: Path, directory: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(lock_path, flags, PRIVATE_FILE)
     try:
-        _take(handle, directory)
+        _acquire_lock(handle, directory)
     except StoreLocked:
         os.close(handle)
         raise
@@ -190,8 +190,8 @@ def _lock(lock_path: Path, directory: Path) -> int:
     return handle
 
 
-def _take(handle: int, directory: Path) -> None:
-    """Lock the open lock file; raise StoreLocked when another process has it."""
+def _acquire_lock(handle: int, directory: Path) -> None:
+    """Lock the open lock file; raise StoreLocked when another process has locked it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -205,7 +205,7 @@ FILE_NAME = "keys.json"
 
 
 class KeyRing:
-    """The rules of every namespace; without a directory they live as long as the process."""
+    """The access rules of every namespace; without a directory they end with the process."""
 
     def __init__(self, directory: Path | None) -> None:
         self._path = None if directory is None else directory / FILE_NAME
@@ -216,7 +216,7 @@ class KeyRing:
                 self._rules = parse_keys(content, self._path)
 
     def rules_of(self, namespace: str) -> RuleSet:
-        """The rules of a namespace; a new one gets the root rule with fresh keys."""
+        """The access rules of a namespace; a new one gets the root rule with new keys."""
         known = self._rules.get(namespace)
         if known is not None:
             return known
@@ -225,7 +225,7 @@ class KeyRing:
         return self._rules[namespace]
 
     def replace(self, namespace: str, rules: RuleSet) -> None:
-        """Keep changed rules; they are on disk when this returns."""
+        """Store changed rules; they are durable when this returns."""
         changed = {**self._rules, namespace: rules}
         if self._path is not None:
             write_private(self._path, _format(changed))
@@ -249,7 +249,7 @@ def _format(rules: dict[str, RuleSet]) -> bytes:
 
 
 def parse_keys(content: bytes, path: Path) -> dict[str, RuleSet]:
-    """The rules in a key file; ConfigurationError if it is damaged."""
+    """The access rules in a key file; raises ConfigurationError if it is damaged."""
     try:
         namespaces = json.loads(content)["namespaces"]
         return {
@@ -269,6 +269,6 @@ def parse_keys(content: bytes, path: Path) -> dict[str, RuleSet]:
     except (ValueError, KeyError, TypeError, AttributeError):
         # No "from": the original error may quote a key.
         raise ConfigurationError(
-            f"The key file {path.name!r} is damaged",
-            hint="Restore it from a copy, or delete it to have new keys made",
+            f"Key file {path.name!r} is damaged",
+            hint="Restore it from a backup, or delete it to create new keys",
         ) from None

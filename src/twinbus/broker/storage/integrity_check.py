@@ -1,29 +1,22 @@
-"""The check of a whole store: counters, sessions and trees.
+"""The check of a whole store when it is opened: counters, sessions, tables and indexes.
 
-What each session of a queue holds, and whether every chunk of the queue has its session.
+Checksums show that a row is damaged when it is read. A row that is not found is never read: one
+flipped bit in an index, in a page header or in a row id hides a scheduled message, an expiry, a
+session. The counters show missing messages; ``check_trees`` finds everything else.
 
-Asked when a store is opened: the queue machine must know which sessions have something to hand
-out, and how much of its quota their states take. No body is read, and memory grows with the
-sessions, not with their messages.
+Every commit that stores or settles messages also writes the queue's counters. Rows that do not
+match the counters therefore mean that rows are missing or came back, whatever the reason, and the
+store is refused.
 
-Is every row where it belongs, and does every index agree with its table?
+The queue engine needs to know which sessions have messages to deliver, and how much of the quota
+session states use. ``read_sessions`` counts them, and checks that every chunk has a session.
 
-Checksums tell a damaged row from a stored one when it is read. A row that is not found is never
-read: one flipped bit in an index, in the head of a page or in a row's id hides a scheduled message,
-an expiry, a session. The counters see missing messages; this sees everything else.
-
-Do the books balance? Asked whenever a store is opened, before anybody is served.
-
-Every commit that stores or settles messages also writes the queue's counters. Rows that
-disagree with the counters therefore mean that rows are missing or came back, whatever the
-reason, and the store is refused.
-
-Rule 1: no body is read. Tables with small rows are looked through by SQLite's own check, tables
-        with bodies are compared with their index, which touches no overflow page.
-Rule 2: a row that neither an index nor a counter knows (``state``) has its checksum looked at.
-Rule 3: no message body is read here, and memory does not grow with the rows: a million
-        messages are audited in a second or two. ``load_*`` checks the bodies it reads.
-Rule 4: rows of deleted queues are left out: they are waiting for the collector.
+Rule 1: no message body is read. SQLite's own check reads tables with small rows; tables with
+        bodies are compared with their index, which touches no overflow page.
+Rule 2: rows of ``state`` are in no index and no counter, so their checksums are checked here.
+Rule 3: memory grows with the number of sessions, not with the rows: a million messages are
+        checked in a second or two. ``load_*`` checks the bodies it reads.
+Rule 4: rows of deleted queues are left out: the collector removes them later.
 """
 
 from __future__ import annotations
@@ -47,7 +40,7 @@ from twinbus.broker.storage.interface import (
     QueueCounters,
     Recovered,
     SeenRow,
-    SessionBook,
+    SessionCounts,
 )
 from twinbus.errors import StoreCorrupt
 
@@ -62,7 +55,7 @@ _DEFERRED_IN_SESSIONS: Final = (
     "SELECT id, 1 FROM state INDEXED BY state_deferred"
     " WHERE deferred = 1 AND id BETWEEN ? AND ? ORDER BY id"
 )
-# The length of a blob stands in the row's head: the states themselves are not read.
+# The length of a blob is in the row header: the states themselves are not read.
 _STATE_BYTES: Final = (
     "SELECT id >> 40, SUM(length(CAST(session AS BLOB)) + length(blob) + ?) FROM session_state"
     " GROUP BY id >> 40"
@@ -70,26 +63,24 @@ _STATE_BYTES: Final = (
 
 
 def state_bytes(connection: apsw.Connection) -> dict[int, int]:
-    """What the states of sessions take, by queue."""
+    """The bytes that session states use, by queue."""
     found: list[Any] = connection.execute(_STATE_BYTES, (SESSION_STATE_ROW_BYTES,)).fetchall()
     return dict(found)
 
 
-def read_session_states(
-    connection: apsw.Connection, path: Path, queue_id: int
-) -> list[SessionBook]:
-    """The sessions of a queue that has some, in the order of their oldest chunk."""
+def read_sessions(connection: apsw.Connection, path: Path, queue_id: int) -> list[SessionCounts]:
+    """The sessions of a queue with sessions, in the order of their oldest chunk."""
     queue = queue_id << SEQ_BITS
     limits = (queue, queue | SEQ_MAX)
     gone = connection.cursor().execute(_GONE, limits)
     deferred = connection.cursor().execute(_DEFERRED_IN_SESSIONS, limits)
     inactive: Iterator[tuple[int, int]] = merge(gone, deferred)
-    books: dict[str, SessionBook] = {}
+    sessions: dict[str, SessionCounts] = {}
     row_count = 0
     id_, count = next(inactive, (1 << 63, 0))
     for row_id, size, session, crc in connection.cursor().execute(_CHUNKS, limits):
         if session is None or row_checksum.of_values(row_id, session) != crc:
-            detail = "a chunk lacks its session, or has one that does not match its checksum"
+            detail = "a chunk has no session, or its session does not match its checksum"
             raise StoreCorrupt(
                 path=path, detail=detail, queue_id=queue_id, first_seq=row_id & SEQ_MAX
             )
@@ -98,14 +89,14 @@ def read_session_states(
         while id_ < row_id + size:
             active -= count
             id_, count = next(inactive, (1 << 63, 0))
-        known = books.get(session)
+        known = sessions.get(session)
         last_seq = (row_id & SEQ_MAX) + size - 1
         before = 0 if known is None else known.active_count
-        books[session] = SessionBook(session, before + active, last_seq)
+        sessions[session] = SessionCounts(session, before + active, last_seq)
     if connection.execute(_COUNT, limits).get != row_count:
-        detail = "a session names a chunk that is not there"
+        detail = "a session refers to a chunk that does not exist"
         raise StoreCorrupt(path=path, detail=detail, queue_id=queue_id)
-    return [book for book in books.values() if book.active_count]
+    return [counts for counts in sessions.values() if counts.active_count]
 
 
 _SMALL: Final = (
@@ -126,7 +117,7 @@ _WITH_BODIES: Final = {
     "scheduled": ("scheduled_by_time", "due_ms"),
     "session_state": ("session_state_by_name", "session"),
 }
-# As many entries as rows, and one for each row: then there are no others.
+# As many index entries as rows, and one for each row: then the index has no others.
 _DIFFERENCES: Final = (
     "SELECT (SELECT COUNT(*) FROM {table} INDEXED BY {index})"
     " - (SELECT COUNT(*) FROM {table} NOT INDEXED),"
@@ -138,15 +129,15 @@ _STATES: Final = "SELECT id, delivery_count, deferred, crc FROM state"
 
 
 def check_trees(connection: apsw.Connection, path: Path) -> None:
-    """Raise StoreCorrupt at the first table that is not what its rows and indexes say."""
+    """Raise StoreCorrupt at the first table that does not match its rows or indexes."""
     for table in _SMALL:
         verdict = connection.execute(f"PRAGMA integrity_check({table})").get
         if verdict != "ok":
-            raise StoreCorrupt(path=path, detail=f"the table {table!r} is damaged ({verdict})")
+            raise StoreCorrupt(path=path, detail=f"table {table!r} is damaged ({verdict})")
     for table, (index, column) in _WITH_BODIES.items():
         sql = _DIFFERENCES.format(table=table, index=index, column=column)
         if connection.execute(sql).get != (0, 0):
-            detail = f"the table {table!r} and its index do not agree"
+            detail = f"table {table!r} and its index do not match"
             raise StoreCorrupt(path=path, detail=detail)
     for row_id, delivery_count, deferred, crc in connection.execute(_STATES):
         if row_checksum.of_triple(row_id, delivery_count, deferred) != crc:
@@ -173,19 +164,19 @@ _SCHEDULED: Final = (
     "SELECT id >> 40, COUNT(*), MAX(id) FROM scheduled INDEXED BY scheduled_by_time"
     " GROUP BY id >> 40"
 )
-_LOOSE_ENDS: Final = {
+_BROKEN_REFERENCES: Final = {
     (
         "SELECT id FROM share WHERE NOT EXISTS"
         " (SELECT 1 FROM sheet WHERE sheet.id = share.sheet_id) LIMIT 1"
-    ): "a chunk selects from a sheet that is not there",
+    ): "a chunk refers to a shared body that does not exist",
     (
         "SELECT id FROM share WHERE NOT EXISTS"
         " (SELECT 1 FROM chunk WHERE chunk.id = share.id) LIMIT 1"
-    ): "a selection belongs to a chunk that is not there",
+    ): "a selection refers to a chunk that does not exist",
     (
         "SELECT id FROM sheet WHERE NOT EXISTS"
         " (SELECT 1 FROM share WHERE share.sheet_id = sheet.id) LIMIT 1"
-    ): "there is a sheet that no chunk selects from",
+    ): "no chunk refers to a shared body",
 }
 
 
@@ -197,7 +188,7 @@ class StoreHeader(NamedTuple):
 
 @dataclass(slots=True)
 class _Totals:
-    """What the rows of one queue add up to."""
+    """The sums over the rows of one queue."""
 
     message_count: int = 0
     deferred_count: int = 0
@@ -206,46 +197,48 @@ class _Totals:
 
 
 class IntegrityCheck:
-    """One look over a whole store through one connection."""
+    """One check of a whole store through one connection."""
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
 
     def ledger(self) -> StoreHeader:
-        rows = self._sealed("SELECT commit_number, queue_id_last, store_id, crc FROM ledger")
+        rows = self._checked_rows("SELECT commit_number, queue_id_last, store_id, crc FROM ledger")
         found = [StoreHeader(*row) for row in rows]
         if len(found) != 1:
-            raise self._damaged(f"its ledger has {len(found)} rows instead of one")
+            raise self._damaged(f"table 'ledger' has {len(found)} rows, expected 1")
         return found[0]
 
     def garbage(self) -> list[int]:
-        return [queue_id for (queue_id,) in self._sealed("SELECT queue_id, crc FROM garbage")]
+        return [queue_id for (queue_id,) in self._checked_rows("SELECT queue_id, crc FROM garbage")]
 
     def version(self) -> int:
-        """The format version, which the file's head may not show while the log has it."""
+        """The format version; while it is still in the log, the file header may not show it."""
         return int(self._connection.pragma("user_version"))
 
     def check_schema(self, version: int = schema.FORMAT_VERSION) -> None:
-        """Every table and index is there and is the one that we made."""
+        """Every table and index exists and has the expected definition."""
         found = self._connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
         if sorted(sql for (sql,) in found) != sorted(schema.VERSIONS.get(version, ())):
-            raise self._damaged("its tables are not those of its format version")
+            raise self._damaged("the tables do not match the format version")
 
     def recover(self, queue_id_last: int) -> Recovered:
-        """The small tables, after the books were found to balance."""
+        """Check everything and return the small tables."""
         check_trees(self._connection, self._path)
-        entities = [EntityRow(*row) for row in self._sealed("SELECT * FROM entity")]
-        counters = {row[0]: QueueCounters(*row) for row in self._sealed("SELECT * FROM counters")}
-        meta: dict[str, MetaValue] = dict(self._sealed("SELECT * FROM meta"))
+        entities = [EntityRow(*row) for row in self._checked_rows("SELECT * FROM entity")]
+        counters = {
+            row[0]: QueueCounters(*row) for row in self._checked_rows("SELECT * FROM counters")
+        }
+        meta: dict[str, MetaValue] = dict(self._checked_rows("SELECT * FROM meta"))
         live = {entity.queue_id for entity in entities}
         if max(live, default=0) > queue_id_last or not counters.keys() <= live:
-            raise self._damaged("its entities and counters disagree")
+            raise self._damaged("entities and counters do not match")
         paths = {entity.path: entity.queue_id for entity in entities}
         for entity in entities:
             if paths[entity.path] != entity.queue_id:
-                raise self._damaged(f"there are two entities {entity.path!r}", entity.queue_id)
-        self._balance(live, counters)
+                raise self._damaged(f"entity path {entity.path!r} occurs twice", entity.queue_id)
+        self._compare_counters(live, counters)
         self._check_shares()
         seen, sessions = self._seen(live), self._sessions(live)
         found = Recovered(entities, counters, meta, queue_id_last + 1, seen, sessions)
@@ -258,7 +251,7 @@ class IntegrityCheck:
         return found
 
     def _seen(self, live: set[int]) -> dict[int, list[SeenRow]]:
-        """The ids that queues remember; these rows are needed whole, and are checked here."""
+        """The message ids for duplicate detection; these rows are read whole and checked here."""
         seen: dict[int, list[SeenRow]] = {}
         for queue_id in self._queues_in("seen", live, set(self.garbage())):
             queue = queue_id << SEQ_BITS
@@ -268,27 +261,27 @@ class IntegrityCheck:
 
     def _seen_row(self, row_id: int, at_ms: int, crc: int, digests: bytes) -> SeenRow:
         if row_checksum.of_blob(row_id, at_ms, 0, digests) != crc:
-            detail = "the ids of messages do not match their checksum"
+            detail = "duplicate-detection ids do not match their checksum"
             raise self._damaged(detail, row_id >> SEQ_BITS)
         return SeenRow(row_id >> SEQ_BITS, row_id & SEQ_MAX, at_ms, digests)
 
     def _check_shares(self) -> None:
-        """Every share has its chunk and its sheet, and every sheet somebody who shares it."""
-        for sql, detail in _LOOSE_ENDS.items():
+        """Every selection has its chunk and its shared body; every shared body is selected from."""
+        for sql, detail in _BROKEN_REFERENCES.items():
             if self._connection.execute(sql).get is not None:
                 raise self._damaged(detail)
 
-    def _sessions(self, live: set[int]) -> dict[int, list[SessionBook]]:
+    def _sessions(self, live: set[int]) -> dict[int, list[SessionCounts]]:
         queues = self._queues_in("session_chunk", live, set(self.garbage()))
-        found = ((each, read_session_states(self._connection, self._path, each)) for each in queues)
-        return {queue_id: books for queue_id, books in found if books}
+        found = ((each, read_sessions(self._connection, self._path, each)) for each in queues)
+        return {queue_id: sessions for queue_id, sessions in found if sessions}
 
-    def _balance(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
+    def _compare_counters(self, live: set[int], counters: dict[int, QueueCounters]) -> None:
         totals = self._totals(live)
         for queue_id in totals.keys() | counters.keys():
             total = totals[queue_id]
-            books = counters.get(queue_id, QueueCounters(queue_id))
-            kept = (books.message_count, books.deferred_count, books.scheduled_count)
+            stored = counters.get(queue_id, QueueCounters(queue_id))
+            kept = (stored.message_count, stored.deferred_count, stored.scheduled_count)
             found = (total.message_count, total.deferred_count, total.scheduled_count)
             if kept != found:
                 raise self._damaged(
@@ -296,8 +289,8 @@ class IntegrityCheck:
                     f"scheduled, its rows {found[0]}, {found[1]} and {found[2]}",
                     queue_id,
                 )
-            if total.seq_last >= books.next_seq:
-                detail = f"the next sequence number would be {books.next_seq}, which is in use"
+            if total.seq_last >= stored.next_seq:
+                detail = f"the next sequence number, {stored.next_seq}, is already in use"
                 raise self._damaged(detail, queue_id, total.seq_last)
 
     def _totals(self, live: Set[int]) -> dict[int, _Totals]:
@@ -318,7 +311,7 @@ class IntegrityCheck:
         return totals
 
     def _queues_in(self, table: str, live: Set[int], garbage: set[int]) -> Iterator[int]:
-        """The live queues with rows in a table, found by hopping from one to the next."""
+        """The live queues with rows in a table; one query for each queue."""
         sql = _NEXT_IN_TABLE.format(table=table)
         row_id = self._connection.execute(sql, (-1,)).get
         while row_id is not None:
@@ -326,7 +319,7 @@ class IntegrityCheck:
             if queue_id in live:
                 yield queue_id
             elif queue_id not in garbage:
-                raise self._damaged("there are rows of a queue that never was", queue_id)
+                raise self._damaged("rows belong to a queue id that was never assigned", queue_id)
             row_id = self._connection.execute(sql, (queue_id << SEQ_BITS | SEQ_MAX,)).get
 
     def _add_chunks(self, queue_id: int, total: _Totals) -> None:
@@ -350,12 +343,12 @@ class IntegrityCheck:
             if row_checksum.of_pair(row_id, last_id) != crc:
                 raise self._damaged("a tombstone does not match its checksum", queue_id, seq)
             if chunk_ends is None or last_id >= chunk_ends or not free <= row_id <= last_id:
-                raise self._damaged("a tombstone lies outside of its chunk", queue_id, seq)
+                raise self._damaged("a tombstone is outside its chunk", queue_id, seq)
             free = last_id + 1
             total.message_count -= free - row_id
 
-    def _sealed(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a small table without their checksum, which was right."""
+    def _checked_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a small table, checked, without their checksum."""
         for *values, crc in self._connection.execute(sql):
             if row_checksum.of_values(*values) != crc:
                 raise self._damaged(f"a row does not match its checksum ({sql})")

@@ -1,17 +1,17 @@
-"""What the broker asks of a store, and the values that travel between them.
+"""The interface of a store, and the values that the broker and a store exchange.
 
-One store holds one namespace. The unit of storage is the *chunk*: a run of consecutive sequence
-numbers of one queue, kept as one row with one blob that the store never looks into.
+One store contains one namespace. The unit of storage is the *chunk*: a run of consecutive sequence
+numbers of one queue, stored as one row with one blob whose content the store does not parse.
 
     loop thread --ops--> writer thread: commit(), maintain()   --> the store
     loop thread <-rows-- reader thread: load_*(), next_*()     <-- the store
 
-Rule 1: an op list is applied in order and as a whole: all of it or nothing.
-Rule 2: ``commit`` returns once the ops are durable, never before.
-Rule 3: exactly one thread writes and exactly one reads; ``statistics`` may be asked by any.
+Rule 1: a list of operations is applied in order and as a whole: all of it or nothing.
+Rule 2: ``commit`` returns once the operations are durable, never before.
+Rule 3: exactly one thread writes and exactly one reads; any thread may call ``statistics``.
 Rule 4: damage is reported as ``StoreCorrupt``, never skipped and never shortened.
 
-Values are plain slotted records because one is built for every send and settlement; nobody
+Values are plain slotted records because one is built for every send and settlement; no code
 changes one after building it.
 """
 
@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 # A row id is queue_id << 40 | seq. SQLite's row ids are signed 64-bit numbers, which leaves
-# 23 bits for the queue: eight million queues in the life of a namespace, a million million
-# messages in the life of a queue.
+# 23 bits for the queue: eight million queues over the lifetime of a namespace, a million million
+# messages over the lifetime of a queue.
 SEQ_BITS: Final = 40
 SEQ_MAX: Final = (1 << SEQ_BITS) - 1
 QUEUE_ID_MAX: Final = (1 << 23) - 1
 
-# A load is short, whatever was stored: the details of so many messages take about 20 ms.
+# A load is short, whatever was stored: the details of this many messages take about 20 ms.
 LOAD_MESSAGES_MAX: Final = 16_384
 NO_BYTES_MAX: Final = (1 << 63) - 1
 
-# What the state of a session takes besides its name and its bytes, so that empty ones count too.
+# Counted for each session state besides its name and its bytes, so that empty ones count too.
 SESSION_STATE_ROW_BYTES: Final = 64
 
 MetaValue: TypeAlias = str | int | bytes
@@ -59,7 +59,7 @@ class ChunkRow:
 
 @dataclass(slots=True, eq=False)
 class SharedBody:
-    """Messages that several chunks of one commit have in common, as one blob."""
+    """Messages that several chunks of one commit share, as one blob."""
 
     count: int
     blob: bytes
@@ -67,16 +67,16 @@ class SharedBody:
 
 @dataclass(slots=True, eq=False)
 class SharedBodySelection:
-    """The messages of a chunk are these of a sheet, in the same order."""
+    """The messages of a chunk as a selection from a shared body, in the same order."""
 
     sheet: SharedBody
     selection: int
-    """Bit i stands for message i of the sheet."""
+    """Bit i stands for message i of the shared body."""
 
 
 @dataclass(slots=True)
 class LoadedChunk:
-    """A chunk as it is now: which of its messages are gone, and what is special about others."""
+    """A chunk with the messages that are gone, and the states of others."""
 
     row: ChunkRow
     gone: list[tuple[int, int]]
@@ -95,49 +95,49 @@ class ScheduledRow:
     blob: bytes
 
 
-class SessionBook(NamedTuple):
-    """What one session of a queue holds."""
+class SessionCounts(NamedTuple):
+    """The messages of one session of a queue."""
 
     session: str
     active_count: int
     """Messages that are neither gone nor deferred."""
     last_seq: int
-    """The end of its newest chunk."""
+    """The last sequence number of its newest chunk."""
 
 
 def session_state_bytes(session: str, state: bytes) -> int:
-    """What a session's state takes of its queue's quota."""
+    """The bytes that a session's state uses of its queue's quota."""
     return len(session.encode()) + len(state) + SESSION_STATE_ROW_BYTES
 
 
 @dataclass(slots=True)
 class SeenRow:
-    """Ids of messages that came to a queue together, for the detection of duplicates."""
+    """Ids of messages that arrived at a queue together, for duplicate detection."""
 
     queue_id: int
     page: int
     """Counts up from 1; a later page has later ids."""
     at_ms: int
     digests: bytes
-    """One digest of 16 bytes behind the other."""
+    """Digests of 16 bytes each, one after the other."""
 
 
 @dataclass(slots=True)
 class QueueCounters:
-    """The books of one queue. ``open`` audits every count but ``byte_count``."""
+    """The counters of one queue. ``open`` checks all of them except ``byte_count``."""
 
     queue_id: int
     next_seq: int = 1
-    """The next sequence number to give out: above every number ever used."""
+    """The next sequence number to assign: above every number ever used."""
     message_count: int = 0
     """Messages in chunks that are not gone, the deferred ones included."""
     byte_count: int = 0
-    """The caller's own accounting; the store only keeps it."""
+    """Computed by the caller; the store only keeps it."""
     deferred_count: int = 0
     scheduled_count: int = 0
 
     def values(self) -> tuple[int, int, int, int, int, int]:
-        """All of them, in the order in which they are stored and sealed."""
+        """All of them, in the order in which they are stored and checksummed."""
         return (
             self.queue_id,
             self.next_seq,
@@ -162,8 +162,8 @@ class EntityRow:
 class PutChunk:
     """Store a new chunk. Its sequence numbers must be free.
 
-    With a ``share`` the store may keep the sheet once for all chunks of the commit that name it;
-    the row has its blob all the same, and loads the same.
+    With a ``share`` the store may keep the shared body once for all chunks of the commit that
+    select from it; the row has its blob as well, and loads the same.
     """
 
     row: ChunkRow
@@ -193,7 +193,7 @@ class Tombstone:
 
 @dataclass(slots=True)
 class PutState:
-    """Remember (or overwrite) the delivery count of a message and whether it is deferred."""
+    """Store (or overwrite) the delivery count of a message and whether it is deferred."""
 
     queue_id: int
     seq: int
@@ -203,7 +203,7 @@ class PutState:
 
 @dataclass(slots=True)
 class ClearState:
-    """Forget the states in the range."""
+    """Delete the states in the range."""
 
     queue_id: int
     first_seq: int
@@ -231,7 +231,7 @@ class PutScheduled:
 
 @dataclass(slots=True)
 class DeleteScheduled:
-    """Forget a scheduled message (it was cancelled, or the same ops put it in a chunk)."""
+    """Delete a scheduled message (it was cancelled, or the same ops put it in a chunk)."""
 
     queue_id: int
     seq: int
@@ -239,14 +239,14 @@ class DeleteScheduled:
 
 @dataclass(slots=True)
 class PutSeen:
-    """Remember the ids of messages. The page must be free."""
+    """Store the ids of messages for duplicate detection. The page must be free."""
 
     row: SeenRow
 
 
 @dataclass(slots=True)
 class ForgetSeen:
-    """Forget the ids on every page up to this one."""
+    """Delete the ids on every page up to this one."""
 
     queue_id: int
     through_page: int
@@ -254,7 +254,7 @@ class ForgetSeen:
 
 @dataclass(slots=True)
 class PutSessionState:
-    """Remember what the holder of a session noted down; None forgets it."""
+    """Store the state of a session; None deletes it."""
 
     queue_id: int
     session: str
@@ -278,9 +278,9 @@ class PutEntity:
 
 @dataclass(slots=True)
 class DeleteEntity:
-    """Drop the entity, if there is one, and its counters; ``maintain`` collects its rows in slices.
+    """Delete the entity, if it exists, and its counters; ``maintain`` deletes its rows in slices.
 
-    A later op that takes something from the queue or updates it is ignored; one that would
+    A later op that removes something from the queue or updates it is ignored; one that would
     add a message to it is refused.
     """
 
@@ -289,7 +289,7 @@ class DeleteEntity:
 
 @dataclass(slots=True)
 class PutMeta:
-    """Remember one value for the namespace."""
+    """Store one value for the namespace."""
 
     key: str
     value: MetaValue
@@ -316,7 +316,7 @@ Op: TypeAlias = (
 
 @dataclass(slots=True)
 class Recovered:
-    """What ``open`` found. Messages stay on disk until somebody loads them."""
+    """What ``open`` found. Messages stay on disk until they are loaded."""
 
     entities: list[EntityRow] = field(default_factory=list)
     counters: dict[int, QueueCounters] = field(default_factory=dict)
@@ -324,13 +324,13 @@ class Recovered:
     next_queue_id: int = 1
     """The lowest queue id that was never used."""
     seen: dict[int, list[SeenRow]] = field(default_factory=dict)
-    """The pages of ids that each queue remembers, ascending."""
-    sessions: dict[int, list[SessionBook]] = field(default_factory=dict)
+    """The pages of ids of each queue with duplicate detection, ascending."""
+    sessions: dict[int, list[SessionCounts]] = field(default_factory=dict)
     """The sessions with messages of each queue that has any, in the order of their oldest chunk."""
     state_bytes: dict[int, int] = field(default_factory=dict)
-    """What the states of sessions take, of each queue that has any; counted from the rows."""
+    """The bytes of session states of each queue that has any; counted from the rows."""
     path: str = ":memory:"
-    """Where it was found, for people."""
+    """The path of the store, for messages and logs."""
 
 
 class StoreStatistics(NamedTuple):
@@ -345,18 +345,18 @@ class StoreStatistics(NamedTuple):
 
 
 class Store(Protocol):
-    """One namespace, kept."""
+    """The storage of one namespace."""
 
     def open(self) -> Recovered:
-        """Recover and audit the store; raise StoreCorrupt or StoreVersionMismatch otherwise."""
+        """Recover and check the store; raises StoreCorrupt or StoreVersionMismatch."""
 
     def commit(self, ops: Sequence[Op]) -> None:
         """Apply the ops in order as one transaction and return once it is durable.
 
-        ValueError: an op breaks this port's rules; nothing was stored, the store goes on.
+        ValueError: an op breaks this interface's rules; nothing was stored, the store goes on.
         StoreFull: nothing was stored, the store goes on.
         StoreFailed: the disk failed; every later commit raises it too, because after a failed
-        fsync nobody knows what is on disk.
+        fsync the content of the disk is unknown.
         """
 
     def load_chunks(
@@ -371,7 +371,7 @@ class Store(Protocol):
 
         With ``session``, only those of that session.
         Stops at the chunk with which the blobs reach ``bytes_max``, or the messages
-        LOAD_MESSAGES_MAX, so that a queue with anything left always gives at least one chunk.
+        LOAD_MESSAGES_MAX, so that a queue with anything left always returns at least one chunk.
         """
 
     def load_chunk_holding(self, queue_id: int, seq: int) -> LoadedChunk | None:
@@ -402,24 +402,24 @@ class Store(Protocol):
         """Scheduled messages with seq > after_seq, ascending by seq."""
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
-        """Sequence numbers above after_seq whose state says deferred, ascending."""
+        """Sequence numbers above after_seq of deferred messages, ascending."""
 
     def load_session_state(self, queue_id: int, session: str) -> bytes | None:
-        """What was noted down for the session."""
+        """The stored state of the session."""
 
     def load_sessions_updated(
         self, queue_id: int, since_ms: int, after: str | None, count_max: int
     ) -> tuple[list[str], str | None]:
-        """Look at the next sessions with a state behind ``after`` (None: from the first), by name.
+        """Read the next sessions with a state after ``after`` (None: from the first), by name.
 
-        At most ``count_max`` are looked at. Those whose state was noted down at ``since_ms`` or
-        later, and the name to go on from, which is None when there are no more.
+        Reads at most ``count_max``. Returns those whose state was stored at ``since_ms`` or
+        later, and the name to continue from, which is None when there are no more.
         """
 
     def maintain(self) -> bool:
         """One slice (about 20 ms) of housekeeping, by the writer when idle.
 
-        True while there is more to do: rows of deleted entities, space to give back, a log to
+        True while there is more to do: rows of deleted entities, free space to return, a log to
         shorten.
         """
 
@@ -430,4 +430,4 @@ class Store(Protocol):
         """Sizes and versions; cheap, and safe from any thread."""
 
     def close(self) -> None:
-        """Make everything durable in the main file and let go of it."""
+        """Make everything durable in the main file and release it."""

@@ -1,21 +1,15 @@
-"""The store in memory.
+"""The store in memory: for tests, and for a broker whose messages end with its process.
 
-Ascending keys in a list, cheap at both ends.
+SortedKeys         ascending keys, cheap at both ends
+MemoryQueueRows    the rows of one queue, and the orders in which they are read
+MemoryStore        the interface, with the same refusals and the same order as the durable driver;
+                   the contract tests run over both
 
-Sequence numbers arrive in ascending order and leave mostly from the front, so a list with a
-moving head serves a queue of a million messages without moving a million references each time.
-
-One queue of the memory store: its rows and the orders in which they are asked for.
-
-The store port in memory: for tests, and for a broker that may forget.
-
-Same rules, same refusals, same order as the durable driver; the contract suite runs over both.
-
-Rule 1: every change is a ``set_*`` that takes a key and a value (None: no row) and returns what
-        was there before, so that undoing is setting it back.
+Rule 1: every change is a ``set_*`` that takes a key and a value (None: no row) and returns the
+        previous value, so that undoing is setting it back.
 Rule 2: indexes change only in here, together with their rows.
 Rule 3: a commit that is refused half-way is undone step by step, so it is whole or nothing.
-Rule 4: one lock stands for the two threads' separate connections.
+Rule 4: one lock replaces the separate connections of the two threads.
 """
 
 from __future__ import annotations
@@ -53,7 +47,7 @@ from twinbus.broker.storage.interface import (
     Recovered,
     ScheduledRow,
     SeenRow,
-    SessionBook,
+    SessionCounts,
     SetChunkExpiry,
     SharedBodySelection,
     StoreStatistics,
@@ -61,14 +55,18 @@ from twinbus.broker.storage.interface import (
     session_state_bytes,
 )
 from twinbus.broker.storage.operation_checks import KnownQueues, validate_operations
-from twinbus.broker.storage.shared_bodies import packed_selection, select
+from twinbus.broker.storage.shared_bodies import pack_selection, select
 from twinbus.errors import StoreFailed
 
 Key = TypeVar("Key", int, tuple[int, int])
 
 
 class SortedKeys(Generic[Key]):
-    """A sorted set."""
+    """A sorted set.
+
+    Sequence numbers arrive in ascending order and leave mostly from the front, so a list with a
+    moving head serves a queue of a million messages without moving a million references each time.
+    """
 
     __slots__ = ("_head", "_keys")
 
@@ -94,7 +92,7 @@ class SortedKeys(Generic[Key]):
             del self._keys[at]
             return
         self._head += 1
-        # Half of the list is dead: give it back, at a cost that the removals have paid.
+        # Half of the list is unused: the removals since have paid for the cost of freeing it.
         if self._head * 2 > len(self._keys):
             del self._keys[: self._head]
             self._head = 0
@@ -103,7 +101,7 @@ class SortedKeys(Generic[Key]):
         return self._keys[self._head] if len(self) else None
 
     def starting(self, key: Key) -> Iterator[Key]:
-        """The keys at or above ``key``, ascending, while nobody changes the set."""
+        """The keys at or above ``key``, ascending; the set must not change meanwhile."""
         for at in range(bisect_left(self._keys, key, self._head), len(self._keys)):
             yield self._keys[at]
 
@@ -126,7 +124,7 @@ _Value = TypeVar("_Value")
 
 
 class Undo:
-    """The changes of one commit, in case that it has to be taken back."""
+    """The changes of one commit, so that it can be rolled back."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Callable[[Any, Any], Any], Any, Any]] = []
@@ -153,7 +151,7 @@ class Table(Generic[_Value]):
 
 
 class MemoryQueueRows:
-    """Everything that one queue has in store."""
+    """All rows of one queue."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, ChunkRow] = {}
@@ -233,11 +231,11 @@ class MemoryQueueRows:
         return previous
 
     def set_session_state(
-        self, session: str, noted: tuple[bytes, int] | None
+        self, session: str, state: tuple[bytes, int] | None
     ) -> tuple[bytes, int] | None:
         previous = self.session_states.pop(session, None)
-        if noted is not None:
-            self.session_states[session] = noted
+        if state is not None:
+            self.session_states[session] = state
         return previous
 
     def _leave_session(self, session: str, first_seq: int) -> None:
@@ -250,15 +248,15 @@ class MemoryQueueRows:
         return self._session_keys.get(session) or SortedKeys()
 
     def state_bytes(self) -> int:
-        """What the states of sessions take of the queue's quota."""
+        """The bytes that session states use of the queue's quota."""
         return sum(
             session_state_bytes(session, state)
             for session, (state, _at_ms) in self.session_states.items()
         )
 
-    def session_books(self) -> list[SessionBook]:
+    def session_counts(self) -> list[SessionCounts]:
         """The sessions with messages, in the order of their oldest chunk."""
-        found: dict[str, SessionBook] = {}
+        found: dict[str, SessionCounts] = {}
         for first_seq in self.chunk_keys.between(1, SEQ_MAX):
             row = self._chunks[first_seq]
             if row.session is None:
@@ -267,8 +265,8 @@ class MemoryQueueRows:
             deferred = len(self.deferred_keys.between(first_seq, row.last_seq))
             known = found.get(row.session)
             active = row.count - gone - deferred + (0 if known is None else known.active_count)
-            found[row.session] = SessionBook(row.session, active, row.last_seq)
-        return [book for book in found.values() if book.active_count]
+            found[row.session] = SessionCounts(row.session, active, row.last_seq)
+        return [counts for counts in found.values() if counts.active_count]
 
     def chunk_holding(self, seq: int) -> ChunkRow | None:
         first_seq = self.chunk_keys.at_or_before(seq)
@@ -279,9 +277,9 @@ class MemoryQueueRows:
     def put_chunk(self, row: ChunkRow, share: SharedBodySelection | None, undo: Undo) -> None:
         nearest = self.chunk_keys.at_or_before(row.last_seq)
         if nearest is not None and self._chunks[nearest].last_seq >= row.first_seq:
-            raise ValueError("a chunk overlaps one that is stored")
+            raise ValueError("a chunk overlaps a stored chunk")
         if share is not None:
-            # The sheet is kept instead, by all that share it; Python counts them.
+            # The shared body is kept instead, once for all chunks that select from it.
             row = replace(row, blob=b"")
             undo.change(self.set_share, row.first_seq, share)
         undo.change(self.set_chunk, row.first_seq, row)
@@ -293,11 +291,11 @@ class MemoryQueueRows:
             undo.change(self.set_share, key, None)
             undo.change(self.set_chunk, key, None)
 
-    def bury(self, first_seq: int, last_seq: int, undo: Undo) -> None:
+    def add_tombstone(self, first_seq: int, last_seq: int, undo: Undo) -> None:
         chunk = self.chunk_holding(first_seq)
         runs = [] if chunk is None else self._gone.get(chunk.first_seq, [])
         if chunk is None or chunk.last_seq < last_seq or _overlaps(runs, first_seq, last_seq):
-            raise ValueError("a tombstone overlaps another or lies outside of its chunk")
+            raise ValueError("a tombstone overlaps another one or is outside its chunk")
         undo.change(self.set_gone, chunk.first_seq, _merged([*runs, (first_seq, last_seq)]))
         self.clear_states(first_seq, last_seq, undo)
 
@@ -312,12 +310,12 @@ class MemoryQueueRows:
 
     def put_scheduled(self, row: ScheduledRow, undo: Undo) -> None:
         if row.seq in self._scheduled:
-            raise ValueError("a row is there already")
+            raise ValueError("a row already exists")
         undo.change(self.set_scheduled, row.seq, row)
 
     def put_seen(self, row: SeenRow, undo: Undo) -> None:
         if row.page in self._seen:
-            raise ValueError("a row is there already")
+            raise ValueError("a row already exists")
         undo.change(self.set_seen, row.page, row)
 
     def forget_seen(self, through_page: int, undo: Undo) -> None:
@@ -332,7 +330,7 @@ class MemoryQueueRows:
         share = self._shares.get(first_seq)
         if share is not None:
             sheet = share.sheet
-            row = replace(row, blob=select(sheet.blob, sheet.count, packed_selection(share)))
+            row = replace(row, blob=select(sheet.blob, sheet.count, pack_selection(share)))
         seqs = self.state_keys.between(first_seq, row.last_seq)
         states = {seq: self._states[seq] for seq in seqs}
         return LoadedChunk(row, list(self._gone.get(first_seq, ())), states)
@@ -371,13 +369,13 @@ def _up_to(bytes_max: int, rows: Iterable[_Row], blob_of: Callable[[_Row], bytes
 
 
 class MemoryStore:
-    """The forgetful driver of the store port; reopening one object finds what it held."""
+    """The store driver in memory; reopening one object finds what it contained."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._is_open = False
         self._commit_number = 0
-        self._roster = KnownQueues()
+        self._known_queues = KnownQueues()
         self._entities: Table[EntityRow] = Table()
         self._counters: Table[QueueCounters] = Table()
         self._meta: Table[MetaValue] = Table()
@@ -385,7 +383,7 @@ class MemoryStore:
 
     def open(self) -> Recovered:
         if self._is_open:
-            raise StoreFailed(path=":memory:", detail="it is open already")
+            raise StoreFailed(path=":memory:", detail="the store is already open")
         self._is_open = True
         queues = self._queues.rows.items()
         entities = sorted(self._entities.rows.values(), key=lambda entity: entity.queue_id)
@@ -393,15 +391,15 @@ class MemoryStore:
             entities,
             dict(self._counters.rows),
             dict(self._meta.rows),
-            self._roster.queue_id_last + 1,
+            self._known_queues.queue_id_last + 1,
             {queue_id: seen for queue_id, queue in queues if (seen := queue.seen())},
-            {queue_id: books for queue_id, queue in queues if (books := queue.session_books())},
+            {queue_id: counts for queue_id, queue in queues if (counts := queue.session_counts())},
             {queue_id: size for queue_id, queue in queues if (size := queue.state_bytes())},
         )
 
     def commit(self, ops: Sequence[Op]) -> None:
         self._require_open()
-        admitted, changes = validate_operations(ops, self._roster)
+        admitted, changes = validate_operations(ops, self._known_queues)
         if not admitted:
             return
         undo = Undo()
@@ -413,7 +411,7 @@ class MemoryStore:
                 undo.roll_back()
                 raise
             if changes is not None:
-                self._roster.apply(changes)
+                self._known_queues.apply(changes)
             self._commit_number += 1
 
     def _apply(self, op: Op, undo: Undo) -> None:
@@ -455,7 +453,7 @@ class MemoryStore:
             case DeleteChunks(_, first_seq, last_seq):
                 queue.delete_chunks(first_seq, last_seq, undo)
             case Tombstone(_, first_seq, last_seq):
-                queue.bury(first_seq, last_seq, undo)
+                queue.add_tombstone(first_seq, last_seq, undo)
             case PutState(_, seq, delivery_count, deferred):
                 undo.change(queue.set_state, seq, (delivery_count, bool(deferred)))
             case ClearState(_, first_seq, last_seq):
@@ -469,8 +467,8 @@ class MemoryStore:
             case ForgetSeen(_, through_page):
                 queue.forget_seen(through_page, undo)
             case PutSessionState(_, session, state, updated_ms):
-                noted = None if state is None else (state, updated_ms)
-                undo.change(queue.set_session_state, session, noted)
+                value = None if state is None else (state, updated_ms)
+                undo.change(queue.set_session_state, session, value)
             case _:
                 assert_never(op)
 
@@ -554,9 +552,9 @@ class MemoryStore:
             # As UTF-8, like the durable driver.
             names = sorted(states, key=str.encode)
             begin = 0 if after is None else bisect_right(names, after.encode(), key=str.encode)
-            looked_at = names[begin : begin + count_max]
-            updated = [name for name in looked_at if states[name][1] >= since_ms]
-            return updated, looked_at[-1] if len(looked_at) == count_max else None
+            read = names[begin : begin + count_max]
+            updated = [name for name in read if states[name][1] >= since_ms]
+            return updated, read[-1] if len(read) == count_max else None
 
     def maintain(self) -> bool:
         self._require_open()
@@ -574,7 +572,7 @@ class MemoryStore:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise StoreFailed(path=":memory:", detail="it is not open")
+            raise StoreFailed(path=":memory:", detail="the store is not open")
 
     def _queue(self, queue_id: int) -> MemoryQueueRows:
         self._require_open()

@@ -1,10 +1,11 @@
-"""What a caller may put into a commit; both drivers ask here before they touch anything.
+"""Which operations a commit may contain; both drivers check here before they change anything.
 
-Rule 1: an op that breaks the port is a ValueError before anything is stored: a caller's mistake
-        must not become a store that refuses to open.
-Rule 2: an op for a queue that was deleted is dropped, because settlements may still be on their
-        way when the queue goes; a *message* for it is refused, because it would be lost.
-Rule 3: what never was can be deleted: its creation may have been refused, its deletion is not.
+Rule 1: an op that breaks the interface is a ValueError before anything is stored: a caller's
+        mistake must not become a store that refuses to open.
+Rule 2: an op for a queue that was deleted is dropped, because settlements may still arrive after
+        the deletion; a *message* for it is refused, because it would be lost.
+Rule 3: a queue that never existed can be deleted: its creation may have been refused, its
+        deletion is not.
 Rule 4: a path belongs to one entity: two rows of one path would be a store that refuses to open.
 """
 
@@ -41,7 +42,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class KnownQueues:
-    """Which entities exist. Ids are never reused, so one number tells which ever did."""
+    """Which entities exist. Ids are never reused, so one number shows which ones ever did."""
 
     def __init__(self, entities: Iterable[EntityRow] = (), queue_id_last: int = 0) -> None:
         self.paths = {entity.queue_id: entity.path for entity in entities}
@@ -50,7 +51,7 @@ class KnownQueues:
         self.queue_id_last = queue_id_last
 
     def apply(self, changes: KnownQueueChanges) -> None:
-        """The ops that change it so are durable."""
+        """Apply the changes of a commit that is durable."""
         for queue_id, path in changes.paths.items():
             if path is None:
                 self.paths.pop(queue_id, None)
@@ -65,29 +66,29 @@ class KnownQueues:
 
 
 class KnownQueueChanges:
-    """A roster as the ops of one commit leave it."""
+    """The known queues after the ops of one commit."""
 
-    def __init__(self, roster: KnownQueues) -> None:
-        self._roster = roster
+    def __init__(self, known_queues: KnownQueues) -> None:
+        self._known_queues = known_queues
         self.paths: dict[int, str | None] = {}
         self.ids: dict[str, int | None] = {}
-        self.queue_id_last = roster.queue_id_last
+        self.queue_id_last = known_queues.queue_id_last
 
     def path_of(self, queue_id: int) -> str | None:
         if queue_id in self.paths:
             return self.paths[queue_id]
-        return self._roster.paths.get(queue_id)
+        return self._known_queues.paths.get(queue_id)
 
     def put(self, queue_id: int, path: str) -> None:
-        """An entity is new, or described anew; a path belongs to one at a time."""
+        """An entity is new, or its description changes; a path belongs to one at a time."""
         old = self.path_of(queue_id)
         if old is None and queue_id <= self.queue_id_last:
-            raise ValueError(f"queue id {queue_id} was used before; ids are never reused")
+            raise ValueError(f"queue id {queue_id} was already used; ids are never reused")
         if old == path:
             return
-        owner = self.ids[path] if path in self.ids else self._roster.ids.get(path)
+        owner = self.ids[path] if path in self.ids else self._known_queues.ids.get(path)
         if owner is not None:
-            raise ValueError(f"the path {path!r} belongs to entity {owner} already")
+            raise ValueError(f"path {path!r} already belongs to entity {owner}")
         if old is not None:
             self.ids[old] = None
         self.paths[queue_id] = path
@@ -100,27 +101,29 @@ class KnownQueueChanges:
 
 
 def validate_operations(
-    ops: Sequence[Op], roster: KnownQueues
+    ops: Sequence[Op], known_queues: KnownQueues
 ) -> tuple[list[Op], KnownQueueChanges | None]:
-    """The ops that are to be applied, and what they change about the roster, if anything."""
+    """The ops that are to be applied, and how they change the known queues, if at all."""
     try:
-        return _admit(ops, roster)
+        return _admit(ops, known_queues)
     except (TypeError, AttributeError, KeyError) as error:
-        # A value of another type fails in the comparisons: that is as wrong as a wrong number.
-        raise ValueError(f"an op has a value of a wrong type: {error}") from error
+        # A value of another type fails in the comparisons: it is as invalid as a wrong number.
+        raise ValueError(f"an operation has a value of the wrong type: {error}") from error
 
 
-def _admit(ops: Sequence[Op], roster: KnownQueues) -> tuple[list[Op], KnownQueueChanges | None]:
+def _admit(
+    ops: Sequence[Op], known_queues: KnownQueues
+) -> tuple[list[Op], KnownQueueChanges | None]:
     admitted: list[Op] = []
-    # Most commits change no entity, and look at nothing but the roster.
+    # Most commits change no entity, and only read the known queues.
     changes: KnownQueueChanges | None = None
-    live, last_id = roster.paths, roster.queue_id_last
+    live, last_id = known_queues.paths, known_queues.queue_id_last
     for op in ops:
         kind = type(op)
         queue_id = _CHECKS[kind](op)
         path = live.get(queue_id) if changes is None else changes.path_of(queue_id)
         if kind is PutEntity or kind is DeleteEntity:
-            changes = changes or KnownQueueChanges(roster)
+            changes = changes or KnownQueueChanges(known_queues)
             if isinstance(op, PutEntity):
                 changes.put(queue_id, op.entity.path)
                 last_id = changes.queue_id_last
@@ -131,38 +134,41 @@ def _admit(ops: Sequence[Op], roster: KnownQueues) -> tuple[list[Op], KnownQueue
         elif path is not None or kind is PutMeta:
             admitted.append(op)
         elif kind is PutChunk or kind is PutScheduled or queue_id > last_id:
-            raise ValueError(f"{kind.__name__} names queue {queue_id}, which does not exist")
+            raise ValueError(f"{kind.__name__} refers to queue {queue_id}, which does not exist")
     return admitted, changes
 
 
 def _check_queue_id(queue_id: int) -> None:
     if not 1 <= queue_id <= QUEUE_ID_MAX:
-        raise ValueError(f"queue id {queue_id} is outside 1 to {QUEUE_ID_MAX}")
+        raise ValueError(f"queue id must be 1 to {QUEUE_ID_MAX}, got {queue_id}")
 
 
 def _check_range(queue_id: int, first_seq: int, last_seq: int) -> None:
     _check_queue_id(queue_id)
     if not 1 <= first_seq <= last_seq <= SEQ_MAX:
-        raise ValueError(f"sequence numbers {first_seq} to {last_seq} are not a range we keep")
+        raise ValueError(
+            f"sequence numbers must be an ascending range within 1 to {SEQ_MAX}, "
+            f"got {first_seq} to {last_seq}"
+        )
 
 
 def _check_number(name: str, value: int) -> None:
     if type(value) is not int:
-        # A column of numbers refuses it in the middle of a commit, like a disk that fails.
-        raise ValueError(f"{name} is a whole number, not {type(value).__name__}")
+        # SQLite would refuse it in the middle of a commit, which looks like a disk failure.
+        raise ValueError(f"{name} must be an integer, got {type(value).__name__}")
     if not -_NUMBER_MAX <= value <= _NUMBER_MAX:
-        raise ValueError(f"{name} {value} does not fit 64 bits")
+        raise ValueError(f"{name} must fit into 64 bits, got {value}")
 
 
 def _check_blob(blob: bytes) -> None:
     if type(blob) is not bytes:
-        raise ValueError(f"a blob is bytes, not {type(blob).__name__}")
+        raise ValueError(f"a blob must be bytes, got {type(blob).__name__}")
 
 
 def _put_chunk(op: PutChunk) -> int:
     row = op.row
     if row.count < 1:
-        raise ValueError(f"a chunk holds at least one message, not {row.count}")
+        raise ValueError(f"a chunk must have at least 1 message, got {row.count}")
     _check_range(row.queue_id, row.first_seq, row.first_seq + row.count - 1)
     _check_number("enqueued_ms", row.enqueued_ms)
     if row.expires_ms is not None:
@@ -183,7 +189,7 @@ def _range(op: DeleteChunks | Tombstone | ClearState) -> int:
 def _put_state(op: PutState) -> int:
     _check_range(op.queue_id, op.seq, op.seq)
     if not 0 <= op.delivery_count <= _NUMBER_MAX:
-        raise ValueError(f"delivery count {op.delivery_count} is not a count")
+        raise ValueError(f"delivery count must be 0 or more, got {op.delivery_count}")
     return op.queue_id
 
 
@@ -221,11 +227,11 @@ def _forget_seen(op: ForgetSeen) -> int:
 
 def _check_session(session: str) -> None:
     if not isinstance(session, str):
-        raise ValueError(f"a session is named by text, not {type(session).__name__}")
+        raise ValueError(f"a session id must be text, got {type(session).__name__}")
     try:
         session.encode()
     except UnicodeEncodeError:
-        raise ValueError("the name of a session holds half a character") from None
+        raise ValueError("a session id contains an unpaired surrogate") from None
 
 
 def _put_session_state(op: PutSessionState) -> int:
@@ -241,10 +247,10 @@ def _put_counters(op: PutCounters) -> int:
     counters = op.counters
     _check_queue_id(counters.queue_id)
     if not 1 <= counters.next_seq <= SEQ_MAX + 1:
-        raise ValueError(f"next_seq {counters.next_seq} is outside 1 to {SEQ_MAX + 1}")
+        raise ValueError(f"next_seq must be 1 to {SEQ_MAX + 1}, got {counters.next_seq}")
     for name in ("message_count", "byte_count", "deferred_count", "scheduled_count"):
         if not 0 <= getattr(counters, name) <= _NUMBER_MAX:
-            raise ValueError(f"{name} {getattr(counters, name)} is not a count")
+            raise ValueError(f"{name} must be 0 or more, got {getattr(counters, name)}")
     return counters.queue_id
 
 
@@ -252,7 +258,7 @@ def _put_entity(op: PutEntity) -> int:
     _check_queue_id(op.entity.queue_id)
     for text in (op.entity.path, op.entity.kind, op.entity.description_json):
         if not isinstance(text, str):
-            raise ValueError(f"an entity is described by text, not {type(text).__name__}")
+            raise ValueError(f"the values of an entity must be text, got {type(text).__name__}")
     return op.entity.queue_id
 
 
@@ -263,7 +269,8 @@ def _delete_entity(op: DeleteEntity) -> int:
 
 def _put_meta(op: PutMeta) -> int:
     if isinstance(op.value, bool) or not isinstance(op.value, str | int | bytes):
-        raise ValueError(f"a meta value is text, a number or bytes, not {type(op.value).__name__}")
+        kind = type(op.value).__name__
+        raise ValueError(f"a meta value must be text, an integer or bytes, got {kind}")
     if isinstance(op.value, int):
         _check_number(op.key, op.value)
     return 0

@@ -1,8 +1,8 @@
-"""Checksums of rows: what tells a damaged row from a stored one.
+"""Checksums of rows, which show whether a row is damaged.
 
-SQLite checks its log, not its pages: a flipped bit in a blob or a number would be served as if
-it had been sent. Every row therefore carries a CRC-32 over its id and all of its columns, and
-whoever reads a row checks it. A row that was moved under another id fails as well.
+SQLite checks its log, not its pages: a flipped bit in a blob or a number would be delivered as if
+it had been sent. Every row therefore has a CRC-32 over its id and all of its columns, and every
+reader of a row checks it. A row that was moved to another id fails as well.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def of_triple(first: int, second: int, third: int) -> int:
 
 
 def of_values(*values: str | int | bytes) -> int:
-    """For the small tables that are read once: any mix of values, told apart by their type."""
+    """For the small tables that are read once: any mix of values, distinguished by type."""
     return crc32(repr(values).encode())
 
 
 def of_bytes(content: bytes) -> int:
-    """For a chunk that refers to a sheet."""
+    """For a chunk that refers to a shared body."""
     return crc32(content)
 
 
-def of_note(queue_id: int, session: str, updated_ms: int, state: bytes) -> int:
+def of_session_state(queue_id: int, session: str, updated_ms: int, state: bytes) -> int:
     """For the states of sessions."""
     return crc32(state, of_values(queue_id, session, updated_ms))

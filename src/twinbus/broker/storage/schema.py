@@ -5,29 +5,29 @@
                                                   ``chunk`` would rewrite the whole blob
     tombstone  settled runs inside a chunk        id = queue_id << 40 | first settled seq
     state      delivery count, deferred           id = queue_id << 40 | seq
-    scheduled  messages that wait for their time  id = queue_id << 40 | seq
-    share      a chunk's messages on a sheet      same id as the chunk, whose blob is empty then
-    sheet      messages that chunks share         id = commit number << 20 | which of the commit
-    seen       ids of messages, by the page       id = queue_id << 40 | page
-    session_chunk  which session a chunk is of    same id as the chunk
-    session_state  a session's own notes          id = queue_id << 40 | counting up
+    scheduled  messages that are not due yet      id = queue_id << 40 | seq
+    share      a selection from a shared body     same id as the chunk, whose blob is empty then
+    sheet      shared bodies of chunks            id = commit number << 20 | number in the commit
+    seen       ids for duplicate detection        id = queue_id << 40 | page
+    session_chunk  the session of a chunk         same id as the chunk
+    session_state  the state of a session         id = queue_id << 40 | counting up
     counters, entity                              one row per queue
     garbage    deleted queues that still have rows
-    meta       the namespace's own values
+    meta       values of the namespace
     ledger     one row: commit number, highest queue id ever used, the store's identity
 
 Rule 1: ordinary rowid tables for everything that grows; a WITHOUT ROWID table with 1 KB bodies
         takes a third of the messages per second.
-Rule 2: every row has a ``crc`` (see ``seal``); ``blob`` comes last, so that counting rows does
-        not read bodies.
-Rule 3: changing anything here means another FORMAT_VERSION, and a way to it (``upgrade``).
+Rule 2: every row has a ``crc`` (see ``row_checksum``); ``blob`` comes last, so that counting rows
+        does not read bodies.
+Rule 3: changing anything here requires a new FORMAT_VERSION, and an entry in ``UPGRADES``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# "TwBs" as a big-endian number: `file` and SQLite's own tools show whose file it is.
+# "TwBs" as a big-endian number: `file` and SQLite's own tools show it.
 APPLICATION_ID: Final = 0x54774273
 FORMAT_VERSION: Final = 2
 
@@ -79,7 +79,7 @@ _VERSION_1: Final = (
     ),
 )
 
-# What version 2 has besides; it takes nothing away and changes nothing.
+# What version 2 adds; it removes and changes nothing.
 _ADDED_IN_2: Final = (
     (
         "CREATE TABLE seen (id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL,"
@@ -114,11 +114,11 @@ _ADDED_IN_2: Final = (
 VERSIONS: Final = {1: _VERSION_1, 2: _VERSION_1 + _ADDED_IN_2}
 """The statements of each version that can be opened."""
 UPGRADES: Final = {1: _ADDED_IN_2}
-"""What makes a version the next one."""
+"""The statements that turn a version into the next one."""
 STATEMENTS: Final = VERSIONS[FORMAT_VERSION]
 
-# Tables whose rows belong to a queue by the high bits of their id. Shares go before their chunks:
-# a share without a chunk would be damage.
+# Tables whose rows belong to a queue by the high bits of their id. Shares are deleted before their
+# chunks: a share without its chunk would be damage.
 QUEUE_TABLES: Final = (
     "share",
     "chunk",

@@ -1,17 +1,17 @@
-"""Messages that several chunks have in common, kept once.
+"""Messages that several chunks have in common, stored once.
 
-A topic hands one message to many subscriptions. Their chunks of one commit select from one *sheet*,
-a blob like a chunk's, and hold no bytes themselves.
+A topic copies one message to many subscriptions. Their chunks of one commit select from one
+*shared body*, a blob like a chunk's (table ``sheet``), and have no bytes themselves.
 
-    sheet:  [m0][m1][m2][m3]
-    chunk of subscription a: all of it          share (sheet, everything)
-    chunk of subscription b: m1 and m3          share (sheet, 1010)
+    shared body:  [m0][m1][m2][m3]
+    chunk of subscription a: all of it          share (shared body, everything)
+    chunk of subscription b: m1 and m3          share (shared body, 1010)
 
-Rule 1: a sheet belongs to one commit. It goes with the last chunk that selects from it.
-Rule 2: sharing must pay. What is small is copied, so that one slow subscription does not keep the
-        messages of all others on disk.
-Rule 3: the only thing the store knows about a blob is that it begins with the lengths of its
-        messages, four bytes each.
+Rule 1: a shared body belongs to one commit. It is deleted with the last chunk that selects from it.
+Rule 2: sharing must pay. Small selections are copied, so that one slow subscription does not keep
+        the messages of all others on disk.
+Rule 3: the store relies on one property of a blob: it begins with the lengths of its messages,
+        four bytes each.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Final, NamedTuple
 
 from twinbus.broker.storage.interface import Op, PutChunk, SharedBody, SharedBodySelection
 
-# A row that refers to a sheet takes about as much room as this.
+# A row that refers to a shared body needs about this much space.
 SHARED_BYTES_MIN: Final = 256
-# Of the bytes of a sheet; the smallest selections are copied while all copies stay below it.
+# Of the bytes of a shared body; the smallest selections are copied while all copies stay below it.
 COPIED_PART_MAX: Final = 0.25
-# The commit number is the high part of a sheet's id, so that no id ever comes again.
+# The commit number is the high part of a shared body's id, so that no id is ever reused.
 SHEET_BITS: Final = 20
 
 _WHOLE: Final = b""
@@ -35,36 +35,36 @@ _REFERENCE: Final = Struct(">qqqq")
 
 
 class SharedBodyPlan(NamedTuple):
-    """What one commit does with its sheets."""
+    """The shared bodies of one commit."""
 
     ids: dict[int, int]
-    """id(share) -> id of the sheet, for the chunks that select from one."""
-    sheets: list[tuple[int, SharedBody]]
+    """id(share) -> id of the shared body, for the chunks that select from one."""
+    bodies: list[tuple[int, SharedBody]]
 
 
-NO_SHEETS: Final = SharedBodyPlan({}, [])
+_NO_SHARED_BODIES: Final = SharedBodyPlan({}, [])
 
 
 def plan_shared_bodies(ops: Iterable[Op], commit_number: int) -> SharedBodyPlan:
-    """Which of the shares in these ops are worth it."""
+    """The shares in these ops that save space."""
     users: dict[int, list[PutChunk]] = {}
     for op in ops:
         if type(op) is PutChunk and op.share is not None:
             users.setdefault(id(op.share.sheet), []).append(op)
     if not users:
-        return NO_SHEETS
+        return _NO_SHARED_BODIES
     plan = SharedBodyPlan({}, [])
     for chunks in users.values():
         shares = _worthwhile(chunks)
         if shares:
-            sheet_id = commit_number << SHEET_BITS | len(plan.sheets)
-            plan.sheets.append((sheet_id, shares[0].sheet))
+            sheet_id = commit_number << SHEET_BITS | len(plan.bodies)
+            plan.bodies.append((sheet_id, shares[0].sheet))
             plan.ids.update((id(share), sheet_id) for share in shares)
     return plan
 
 
 def _worthwhile(chunks: list[PutChunk]) -> list[SharedBodySelection]:
-    """The shares of one sheet that are to stay shares; the others become copies."""
+    """The shares of one shared body that stay shares; the others become copies."""
     sized = sorted((len(op.row.blob), at) for at, op in enumerate(chunks))
     sheet_bytes = len(chunks[0].share.sheet.blob) if chunks[0].share else 0
     copied_bytes = 0
@@ -81,23 +81,23 @@ def _worthwhile(chunks: list[PutChunk]) -> list[SharedBodySelection]:
 
 
 def select(blob: bytes, count: int, selection: bytes) -> bytes:
-    """The blob of a chunk that selects from a sheet; raises ValueError if it cannot."""
+    """The blob of a chunk that selects from a shared body; raises ValueError if it is invalid."""
     if selection == _WHOLE:
         return blob
     mask = int.from_bytes(selection, "little")
     if mask.bit_length() > count or len(blob) < 4 * count:
-        raise ValueError("a selection reaches behind its sheet")
+        raise ValueError("a selection exceeds its shared body")
     lengths = unpack_from(f">{count}I", blob)
     starts = list(accumulate(lengths, initial=4 * count))
     if starts[-1] != len(blob):
-        raise ValueError("the lengths on a sheet are wrong")
+        raise ValueError("the message lengths in a shared body are wrong")
     places = [place for place in range(count) if mask >> place & 1]
     chosen = [blob[starts[place] : starts[place + 1]] for place in places]
     return pack(f">{len(chosen)}I", *map(len, chosen)) + b"".join(chosen)
 
 
-def packed_selection(share: SharedBodySelection) -> bytes:
-    """The stored form of a selection: a bit mask, lowest byte first; nothing means everything."""
+def pack_selection(share: SharedBodySelection) -> bytes:
+    """The stored form of a selection: a bit mask, lowest byte first; empty selects everything."""
     count = share.sheet.count
     if share.selection == (1 << count) - 1:
         return _WHOLE
@@ -105,13 +105,17 @@ def packed_selection(share: SharedBodySelection) -> bytes:
 
 
 def check_share(share: SharedBodySelection, count: int) -> None:
-    """Raise ValueError unless a chunk of ``count`` messages can select so."""
+    """Raise ValueError unless the selection has ``count`` messages of the shared body."""
     if share.selection < 0 or share.selection >> share.sheet.count:
-        raise ValueError("a selection reaches behind its sheet")
+        raise ValueError("a selection exceeds its shared body")
     if share.selection.bit_count() != count:
-        raise ValueError(f"a chunk of {count} messages selects {share.selection.bit_count()}")
+        raise ValueError(
+            f"a chunk of {count} messages selects {share.selection.bit_count()} messages"
+        )
 
 
-def reference(row_id: int, count: int, enqueued_ms: int, sheet_id: int, selection: bytes) -> bytes:
-    """What the checksum of a chunk without bytes covers in their place."""
+def encode_reference(
+    row_id: int, count: int, enqueued_ms: int, sheet_id: int, selection: bytes
+) -> bytes:
+    """The bytes that the checksum of a chunk without a blob covers instead."""
     return _REFERENCE.pack(row_id, count, enqueued_ms, sheet_id) + selection

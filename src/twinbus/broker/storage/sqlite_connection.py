@@ -1,4 +1,4 @@
-"""SQLite connections as the store wants them, and SQLite's errors in our words.
+"""SQLite connections with the store's settings, and SQLite's errors as ours.
 
 Rule 1: never below SQLite 3.51.3: every earlier version can corrupt a WAL database when two
         connections meet in a checkpoint.
@@ -23,20 +23,20 @@ from twinbus.errors import ConfigurationError, StoreCorrupt, StoreFailed, StoreF
 SQLITE_VERSION_MIN: Final = (3, 51, 3)
 
 # FULL syncs the log in every commit. NORMAL loses acknowledged commits in a power cut, which
-# the crash tests see at once when this is changed.
+# the crash tests detect when this is changed.
 SYNCHRONOUS: Final = "FULL"
 
 # A commit of a hundred chunks of 100 KB passes through the log and needs no larger cache.
 WRITER_CACHE_KIB: Final = 8192
 READER_CACHE_KIB: Final = 4096
-# The audit walks through everything once; a larger cache would only fill the memory for good.
-AUDIT_CACHE_KIB: Final = 512
+# The integrity check reads everything once; a larger cache would only use memory permanently.
+CHECK_CACHE_KIB: Final = 512
 
 # After a full checkpoint the log file is cut back to this; below it, reusing is cheaper.
 JOURNAL_BYTES_KEPT: Final = 16 * 1024 * 1024
 
-# The writer waits this long for the reader, whose transactions take a few milliseconds, when it
-# wants to begin the log anew. The reader waits for nobody, except during recovery.
+# The writer waits this long for the reader, whose transactions take a few milliseconds, before it
+# restarts the log. The reader does not wait, except during recovery.
 BUSY_TIMEOUT_MS: Final = 250
 
 
@@ -45,28 +45,28 @@ def require_sqlite_version(version: str | None = None) -> None:
     version = apsw.sqlite_lib_version() if version is None else version
     if tuple(int(part) for part in version.split(".")) < SQLITE_VERSION_MIN:
         raise ConfigurationError(
-            f"SQLite {version} can corrupt its log; at least "
-            f"{'.'.join(map(str, SQLITE_VERSION_MIN))} is needed",
-            hint="Install a newer apsw: it brings its own SQLite",
+            f"SQLite must be version {'.'.join(map(str, SQLITE_VERSION_MIN))} or later, got "
+            f"{version}, which can corrupt its log",
+            hint="Run `pip install --upgrade apsw`; apsw contains its own SQLite",
         )
 
 
 def open_writer(path: Path, vfs: str | None, *, create: bool = False) -> apsw.Connection:
-    """The connection that writes, with the audit's cache.
+    """The connection that writes, with the cache size of the integrity check.
 
-    It does not checkpoint when closed until it is told to.
+    It does not checkpoint when closed unless checkpoint_on_close() enables that.
     """
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     connection = apsw.Connection(str(path), flags, vfs)
-    # A refused store must stay as it was found: its log is evidence.
+    # A refused store must stay unchanged: its log is needed to find the cause.
     checkpoint_on_close(connection, False)
-    # EXTRA while creating also syncs the directory when a rollback journal goes.
+    # EXTRA while creating also syncs the directory when a rollback journal is deleted.
     connection.pragma("synchronous", "EXTRA" if create else SYNCHRONOUS)
     if create:
         connection.pragma("page_size", schema.PAGE_BYTES)
         connection.pragma("auto_vacuum", "INCREMENTAL")
         connection.pragma("journal_mode", "WAL")
-    _configure(connection, AUDIT_CACHE_KIB)
+    _configure(connection, CHECK_CACHE_KIB)
     connection.pragma("wal_autocheckpoint", 0)
     connection.pragma("journal_size_limit", JOURNAL_BYTES_KEPT)
     return connection
@@ -95,12 +95,12 @@ def checkpoint_on_close(connection: apsw.Connection, wanted: bool) -> None:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Raise SQLite's errors, and the operating system's, as ours."""
     try:
         yield
     except apsw.ConstraintError as error:
-        raise ValueError(f"a row is there already ({error})") from error
+        raise ValueError(f"a row already exists ({error})") from error
     except apsw.FullError as error:
         raise StoreFull(path=path) from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
@@ -114,11 +114,11 @@ def translated(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """``translated``, where in addition a value of the wrong kind or size is damage, not a mistake
-    or a failure: nothing so large is ever written."""
+def translate_read_errors(path: Path) -> Iterator[None]:
+    """``translate_errors``, and a value of the wrong type or size is damage here, not a mistake or
+    a failure: nothing so large is ever written."""
     try:
-        with translated(path):
+        with translate_errors(path):
             try:
                 yield
             except apsw.TooBigError as error:

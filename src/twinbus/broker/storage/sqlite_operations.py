@@ -1,8 +1,8 @@
-"""Ops as SQL: consecutive ops of one kind become one ``executemany``.
+"""Operations as SQL: consecutive ops of one kind become one ``executemany``.
 
 Rule 1: order between kinds is kept, because a later op may depend on an earlier one.
-Rule 2: a guarded insert that finds its place taken changes no row; the missing change is the
-        caller's mistake and a ValueError.
+Rule 2: a guarded insert whose place is taken changes no row; the missing change is the caller's
+        mistake and a ValueError.
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ from twinbus.broker.storage.interface import (
     SetChunkExpiry,
     Tombstone,
 )
-from twinbus.broker.storage.shared_bodies import packed_selection, plan_shared_bodies, reference
+from twinbus.broker.storage.shared_bodies import (
+    encode_reference,
+    pack_selection,
+    plan_shared_bodies,
+)
 
-# ?6 is the chunk's last id. The nearest chunk that begins at or before it must end before ?1.
+# ?6 is the chunk's last id. The last chunk that begins at or before it must end before ?1.
 _PUT_CHUNK: Final = (
     "INSERT INTO chunk SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM"
     " (SELECT id + count AS ends FROM chunk WHERE id <= ?6 ORDER BY id DESC LIMIT 1)"
@@ -48,7 +52,7 @@ _PUT_EXPIRY: Final = (
 )
 _CLEAR_EXPIRY: Final = "DELETE FROM expiry WHERE id = ?"
 
-# The run must lie inside the chunk that begins nearest before it and overlap no other run.
+# The run must be inside the last chunk that begins at or before it, and overlap no other run.
 _TOMBSTONE: Final = (
     "INSERT INTO tombstone SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM"
     " (SELECT id + count AS ends FROM chunk WHERE id <= ?1 ORDER BY id DESC LIMIT 1)"
@@ -57,8 +61,8 @@ _TOMBSTONE: Final = (
     " WHERE last_id >= ?1)"
 )
 
-# A chunk's tombstones and states reach from its first id to its last, which lies beyond the
-# range that names the chunk by its first_seq.
+# A chunk's tombstones and states reach from its first id to its last, which can be outside the
+# range: that selects chunks by their first_seq.
 _OF_CHUNKS: Final = (
     " WHERE id BETWEEN (SELECT id FROM chunk WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT 1)"
     " AND (SELECT id + count - 1 FROM chunk WHERE id BETWEEN ?1 AND ?2"
@@ -96,9 +100,9 @@ _UPDATE_LEDGER: Final = "UPDATE ledger SET commit_number = ?, queue_id_last = ?,
 def apply_ops(cursor: apsw.Cursor, ops: Sequence[Op], commit_number: int) -> None:
     """Run the ops inside the transaction that the caller began."""
     plan = plan_shared_bodies(ops, commit_number)
-    for sheet_id, sheet in plan.sheets:
-        crc = row_checksum.of_blob(sheet_id, sheet.count, 0, sheet.blob)
-        cursor.execute(_PUT_SHEET, (sheet_id, sheet.count, crc, sheet.blob))
+    for sheet_id, body in plan.bodies:
+        crc = row_checksum.of_blob(sheet_id, body.count, 0, body.blob)
+        cursor.execute(_PUT_SHEET, (sheet_id, body.count, crc, body.blob))
     for kind, group in groupby(ops, key=type):
         if kind is PutChunk:
             _put_chunks(cursor, [op for op in group if type(op) is PutChunk], plan.ids)
@@ -131,9 +135,9 @@ def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk], sheet_ids: dict[int, i
         if sheet_id is None or op.share is None:
             crc = row_checksum.of_blob(row_id, row.count, row.enqueued_ms, blob)
         else:
-            blob, selection = b"", packed_selection(op.share)
-            refers = reference(row_id, row.count, row.enqueued_ms, sheet_id, selection)
-            crc = row_checksum.of_bytes(refers)
+            blob, selection = b"", pack_selection(op.share)
+            reference = encode_reference(row_id, row.count, row.enqueued_ms, sheet_id, selection)
+            crc = row_checksum.of_bytes(reference)
             shares.append(
                 (row_id, sheet_id, row_checksum.of_blob(row_id, sheet_id, 0, selection), selection)
             )
@@ -143,7 +147,7 @@ def _put_chunks(cursor: apsw.Cursor, ops: list[PutChunk], sheet_ids: dict[int, i
             expiries.append((row_id, row.expires_ms, row_checksum.of_pair(row_id, row.expires_ms)))
         if row.session is not None:
             sessions.append((row_id, row.session, row_checksum.of_values(row_id, row.session)))
-    _insert_all(cursor, _PUT_CHUNK, rows, len(rows), "a chunk overlaps one that is stored")
+    _insert_all(cursor, _PUT_CHUNK, rows, len(rows), "a chunk overlaps a stored chunk")
     if shares:
         cursor.executemany(_PUT_SHARE, shares)
     if expiries:
@@ -166,7 +170,7 @@ def _ids(op: DeleteChunks | Tombstone | ClearState) -> tuple[int, int]:
 def _tombstones(cursor: apsw.Cursor, ops: list[Tombstone]) -> None:
     ranges = [_ids(op) for op in ops]
     rows = [(first, last, row_checksum.of_pair(first, last)) for first, last in ranges]
-    what = "a tombstone overlaps another or lies outside of its chunk"
+    what = "a tombstone overlaps another one or is outside its chunk"
     _insert_all(cursor, _TOMBSTONE, rows, len(rows), what)
     cursor.executemany(_CLEAR_STATE, ranges)
 
@@ -227,7 +231,7 @@ def _put_session_states(cursor: apsw.Cursor, ops: list[PutSessionState]) -> None
         cursor.execute(_DELETE_SESSION_STATE, (op.queue_id, op.session))
         if op.state is not None:
             queue = op.queue_id << SEQ_BITS
-            crc = row_checksum.of_note(op.queue_id, op.session, op.updated_ms, op.state)
+            crc = row_checksum.of_session_state(op.queue_id, op.session, op.updated_ms, op.state)
             values = (queue, queue | SEQ_MAX, op.session, op.updated_ms, crc, op.state)
             cursor.execute(_PUT_SESSION_STATE, values)
 

@@ -1,10 +1,10 @@
-"""Loading rows through the read-only connection, every one checked against its checksum.
+"""Loading rows through the read-only connection; every row is checked against its checksum.
 
-Rule 1: a load is one read transaction (a statement alone is one by itself), so a chunk and its
+Rule 1: a load is one read transaction (a single statement is one by itself), so a chunk and its
         tombstones are of the same commit.
 Rule 2: a load is short: an open read transaction keeps the writer from reusing its log, and the
         other queues wait for it. It ends with the row that reaches its number of bytes, and no
-        row behind that one is fetched.
+        row after that one is fetched.
 Rule 3: a row that fails its checksum stops the load; skipping it would lose it silently.
 """
 
@@ -27,8 +27,8 @@ from twinbus.broker.storage.interface import (
     LoadedChunk,
     ScheduledRow,
 )
-from twinbus.broker.storage.shared_bodies import reference, select
-from twinbus.broker.storage.sqlite_connection import reading
+from twinbus.broker.storage.shared_bodies import encode_reference, select
+from twinbus.broker.storage.sqlite_connection import translate_read_errors
 from twinbus.errors import StoreCorrupt
 
 _CHUNK_COLUMNS: Final = (
@@ -93,21 +93,21 @@ _FIRST_SESSIONS: Final = _SESSIONS.replace("session > ?", "session >= ?")
 
 _Detail = TypeVar("_Detail")
 
-# The subscriptions of a topic are often read at about the same pace: each sheet is read once for
-# all of them. A sheet has up to 256 KB.
-SHEETS_KEPT_MAX: Final = 8
-# Of session states that are only checked, not given out, so much is read at once.
+# The subscriptions of a topic are often read at about the same pace: each shared body is read once
+# for all of them. A shared body has up to 256 KB.
+SHARED_BODIES_CACHED_MAX: Final = 8
+# Session states that are only checked, not returned, are read up to this size at once.
 _CHECKED_BYTES_MAX: Final = 1 << 20
 
 
 class RowReader:
-    """The load half of the port over one connection."""
+    """The reading half of the interface over one connection."""
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
         self._sheets: dict[int, tuple[bytes, int]] = {}
-        """The sheets that were read last. An id never comes again, so none of them is stale."""
+        """The shared bodies that were read last. Ids are never reused, so none of them is stale."""
 
     def load_chunks(
         self,
@@ -146,11 +146,11 @@ class RowReader:
                 messages_max -= row.count
                 if bytes_max <= 0 or messages_max <= 0:
                     break
-            # Between two chunks of a session there may be many of others.
+            # Between two chunks of a session there may be many of other sessions.
             return [self._with_details(cursor, [row])[0] for row in rows]
 
     def load_session_state(self, queue_id: int, session: str) -> bytes | None:
-        with reading(self._path):
+        with translate_read_errors(self._path):
             found = self._connection.execute(_SESSION_STATE, (queue_id, session))
             for values in found:
                 return self._session_state(*values)
@@ -161,7 +161,7 @@ class RowReader:
     ) -> tuple[list[str], str | None]:
         updated: list[str] = []
         checked_bytes = 0
-        with reading(self._path):
+        with translate_read_errors(self._path):
             sql, begin = (_FIRST_SESSIONS, "") if after is None else (_SESSIONS, after)
             rows: list[Any] = self._connection.execute(sql, (queue_id, begin, count_max)).fetchall()
             for row_id, session, updated_ms in rows:
@@ -174,14 +174,14 @@ class RowReader:
         return updated, rows[-1][1] if len(rows) == count_max else None
 
     def _check_session_state(self, row_id: int) -> int:
-        """Nothing is left out for a time that was damaged. How many bytes were read for that."""
+        """A session must not be skipped because of a damaged time. Returns the bytes read."""
         states = self._connection.execute(_SESSION_STATES, (row_id, row_id))
         return sum(len(self._session_state(*values)) for values in states)
 
     def _session_state(
         self, row_id: int, session: str, updated_ms: int, crc: int, state: bytes
     ) -> bytes:
-        if row_checksum.of_note(row_id >> SEQ_BITS, session, updated_ms, state) != crc:
+        if row_checksum.of_session_state(row_id >> SEQ_BITS, session, updated_ms, state) != crc:
             raise self._damaged(row_id, 1, "the state of a session does not match its checksum")
         return state
 
@@ -228,7 +228,7 @@ class RowReader:
         self, sql: str, limits: tuple[int, int, int], bytes_max: int
     ) -> list[ScheduledRow]:
         rows: list[ScheduledRow] = []
-        with reading(self._path):
+        with translate_read_errors(self._path):
             cursor = self._connection.cursor()
             try:
                 for values in cursor.execute(sql, limits):
@@ -237,21 +237,21 @@ class RowReader:
                     if bytes_max <= 0:
                         break
             finally:
-                # Left open, its transaction would last until the next read.
+                # Otherwise its transaction would last until the next read.
                 cursor.close(True)
         return rows
 
     def load_deferred_seqs(self, queue_id: int, after_seq: int, count_max: int) -> list[int]:
         queue = queue_id << SEQ_BITS
         limits = (queue | after_seq, queue | SEQ_MAX, count_max)
-        with reading(self._path):
+        with translate_read_errors(self._path):
             found = self._connection.execute(_DEFERRED, limits)
             return [row_id & SEQ_MAX for (row_id,) in found]
 
     def check_every_row(self, garbage: Iterable[int]) -> None:
         """Read everything that a load could read; the first damage raises StoreCorrupt.
 
-        Chunks of deleted queues are left out: their selections are collected before them.
+        Chunks of deleted queues are left out: their selections are deleted before them.
         """
         deleted = frozenset(garbage)
         with self._snapshot() as cursor:
@@ -263,7 +263,7 @@ class RowReader:
                 self._scheduled(*values)
             for sheet_id, count, crc, blob in cursor.execute(_EVERY_SHEET, everything[:1]):
                 if row_checksum.of_blob(sheet_id, count, 0, blob) != crc:
-                    detail = "a sheet does not match its checksum"
+                    detail = "a shared body does not match its checksum"
                     raise StoreCorrupt(path=self._path, detail=detail)
             for _ in self._tombstones(cursor, *everything[:2]):
                 pass
@@ -274,7 +274,7 @@ class RowReader:
 
     @contextmanager
     def _snapshot(self) -> Iterator[apsw.Cursor]:
-        with reading(self._path):
+        with translate_read_errors(self._path):
             cursor = self._connection.cursor()
             cursor.execute("BEGIN")
             try:
@@ -284,7 +284,7 @@ class RowReader:
                 self._connection.execute("ROLLBACK")
 
     def _number(self, sql: str, queue_id: int) -> int | None:
-        with reading(self._path):
+        with translate_read_errors(self._path):
             value: int | None = self._connection.execute(sql, (queue_id,)).get
             return value
 
@@ -301,12 +301,12 @@ class RowReader:
         session_crc: int | None,
     ) -> ChunkRow:
         if row_id is None:
-            detail = "an expiry or a session names a chunk that is not there"
+            detail = "an expiry or a session refers to a chunk that does not exist"
             raise StoreCorrupt(path=self._path, detail=detail)
         if row_checksum.of_blob(row_id, count, enqueued_ms, blob) != crc:
             if blob:
                 raise self._damaged(row_id, count, "a chunk does not match its checksum")
-            blob = self._shared(row_id, count, enqueued_ms, crc)
+            blob = self._read_shared(row_id, count, enqueued_ms, crc)
         if expires_ms is not None and row_checksum.of_pair(row_id, expires_ms) != expiry_crc:
             raise self._damaged(row_id, count, "an expiry does not match its checksum")
         if session is not None and row_checksum.of_values(row_id, session) != session_crc:
@@ -314,14 +314,14 @@ class RowReader:
         queue_id, first_seq = row_id >> SEQ_BITS, row_id & SEQ_MAX
         return ChunkRow(queue_id, first_seq, count, enqueued_ms, expires_ms, blob, session)
 
-    def _shared(self, row_id: int, count: int, enqueued_ms: int, crc: int) -> bytes:
-        """The bytes of a chunk that refers to a sheet."""
+    def _read_shared(self, row_id: int, count: int, enqueued_ms: int, crc: int) -> bytes:
+        """The bytes of a chunk that refers to a shared body."""
         found: list[Any] = self._connection.execute(_SHARE, (row_id,)).fetchall()
         for sheet_id, share_crc, selection in found:
-            refers = reference(row_id, count, enqueued_ms, sheet_id, selection)
+            reference = encode_reference(row_id, count, enqueued_ms, sheet_id, selection)
             if (
                 row_checksum.of_blob(row_id, sheet_id, 0, selection) != share_crc
-                or row_checksum.of_bytes(refers) != crc
+                or row_checksum.of_bytes(reference) != crc
             ):
                 break
             try:
@@ -331,7 +331,7 @@ class RowReader:
         raise self._damaged(row_id, count, "a chunk does not match its checksum")
 
     def _sheet(self, sheet_id: int, row_id: int, count: int) -> tuple[bytes, int]:
-        """A sheet and how many messages are on it; neighbours in a queue are on the same one."""
+        """A shared body and its number of messages; adjacent chunks often refer to the same one."""
         known = self._sheets.pop(sheet_id, None)
         if known is None:
             found: list[Any] = self._connection.execute(_SHEET, (sheet_id,)).fetchall()
@@ -339,10 +339,10 @@ class RowReader:
                 if row_checksum.of_blob(sheet_id, sheet_count, 0, blob) == crc:
                     known = blob, sheet_count
         if known is None:
-            detail = "the sheet of a chunk is missing or does not match its checksum"
+            detail = "the shared body of a chunk is missing or does not match its checksum"
             raise self._damaged(row_id, count, detail)
         self._sheets[sheet_id] = known
-        if len(self._sheets) > SHEETS_KEPT_MAX:
+        if len(self._sheets) > SHARED_BODIES_CACHED_MAX:
             del self._sheets[next(iter(self._sheets))]
         return known
 
@@ -367,13 +367,13 @@ class RowReader:
             return []
         queue = rows[0].queue_id << SEQ_BITS
         first, last = queue | rows[0].first_seq, queue | rows[-1].last_seq
-        # Both lists are fetched before they are dealt out: a cursor runs one statement.
+        # Both lists are fetched first: a cursor runs one statement.
         tombstones = list(self._tombstones(cursor, first, last))
         states = list(self._states(cursor, first, last))
         chunks = [LoadedChunk(row, [], {}) for row in rows]
-        for chunk, (first_seq, last_seq) in _dealt(chunks, tombstones):
+        for chunk, (first_seq, last_seq) in _pair_with_chunks(chunks, tombstones):
             _extend(chunk.gone, first_seq, last_seq)
-        for chunk, (seq, state) in _dealt(chunks, states):
+        for chunk, (seq, state) in _pair_with_chunks(chunks, states):
             chunk.states[seq] = state
         return chunks
 
@@ -392,10 +392,10 @@ class RowReader:
             yield row_id & SEQ_MAX, (delivery_count, bool(deferred))
 
 
-def _dealt(
+def _pair_with_chunks(
     chunks: list[LoadedChunk], details: Iterable[tuple[int, _Detail]]
 ) -> Iterator[tuple[LoadedChunk, tuple[int, _Detail]]]:
-    """Pair each detail (ascending by sequence number) with the chunk that holds it."""
+    """Pair each detail (ascending by sequence number) with the chunk that contains it."""
     following = iter(chunks)
     chunk = next(following)
     for detail in details:
@@ -406,7 +406,7 @@ def _dealt(
 
 
 def _extend(gone: list[tuple[int, int]], first_seq: int, last_seq: int) -> None:
-    """Add a run that lies behind all others, merged with the one that it touches."""
+    """Add a run after all others, merged with the one that it touches."""
     if gone and gone[-1][1] + 1 == first_seq:
         gone[-1] = (gone[-1][0], last_seq)
     else:

@@ -1,18 +1,16 @@
-"""The store on SQLite, and its upgrades.
+"""The store on SQLite: one file, with its log (``-wal``) and its mark (``.mark``) beside it.
 
-A store of an older format becomes one of ours, in one transaction.
+    open:  header -> tables -> ledger against mark -> integrity check -> writing is allowed
 
-A namespace in one SQLite file, with its log (``-wal``) and its mark (``.mark``) beside it.
+A store of an older format is upgraded when it is opened, in one transaction.
 
-    open:  head -> tables -> ledger against mark -> audit -> only now may anything be written
-
-Rule 1: the new tables are made first and everything is looked at then; a store that is refused
-        is left as it was found.
-Rule 2: what an upgrade adds is empty, so it is as quick for a large store as for a small one.
-Rule 3: one connection writes and checkpoints, one reads; each belongs to one thread.
-Rule 4: a store that comes back with a lower commit number than its mark has lost acknowledged
-        work; it is refused.
-Rule 5: a store that is refused is left as it was found, log included.
+Rule 1: one connection writes and checkpoints, one reads; each belongs to one thread.
+Rule 2: a store whose commit number is lower than its mark has lost acknowledged commits; it is
+        refused.
+Rule 3: a refused store stays unchanged, log included.
+Rule 4: an upgrade creates the new tables first, then everything is checked; a refused store is
+        rolled back.
+Rule 5: an upgrade adds only empty tables, so it takes no longer for a large store.
 """
 
 from __future__ import annotations
@@ -39,10 +37,10 @@ from twinbus.broker.storage.sqlite_connection import (
     WRITER_CACHE_KIB,
     open_reader,
     open_writer,
-    reading,
     require_sqlite_version,
     set_cache,
-    translated,
+    translate_errors,
+    translate_read_errors,
 )
 from twinbus.broker.storage.sqlite_operations import apply_ops
 from twinbus.broker.storage.sqlite_reader import RowReader
@@ -61,8 +59,8 @@ from twinbus.errors import StoreCorrupt, StoreFailed
 
 
 @contextmanager
-def upgraded(connection: apsw.Connection, version: int) -> Iterator[None]:
-    """The store is of our version inside, and stays so unless something is raised."""
+def upgrade(connection: apsw.Connection, version: int) -> Iterator[None]:
+    """Upgrade the store inside the block; an exception rolls the upgrade back."""
     if version == schema.FORMAT_VERSION:
         yield
         return
@@ -75,7 +73,7 @@ def upgraded(connection: apsw.Connection, version: int) -> Iterator[None]:
 
 
 class SqliteStore:
-    """The durable driver of the store port."""
+    """The durable store driver."""
 
     def __init__(
         self, path: str | Path, *, disk: Disk | None = None, vfs: str | None = None
@@ -83,7 +81,7 @@ class SqliteStore:
         self._path = Path(path)
         self._disk = disk or Disk()
         self._vfs = vfs
-        self._roster = KnownQueues()
+        self._known_queues = KnownQueues()
         self._writer: Writer | None = None
         self._reader: RowReader | None = None
         self._read_connection: apsw.Connection | None = None
@@ -91,9 +89,9 @@ class SqliteStore:
 
     def open(self) -> Recovered:
         if self._writer is not None:
-            raise StoreFailed(path=self._path, detail="it is open already")
+            raise StoreFailed(path=self._path, detail="the store is already open")
         require_sqlite_version()
-        with translated(self._path):
+        with translate_errors(self._path):
             if not self._disk.exists(self._path):
                 create_store(self._path, self._disk, self._vfs)
             remove_drafts(self._path, self._disk)
@@ -101,22 +99,22 @@ class SqliteStore:
             make_private(self._path, self._disk)
             connection = open_writer(self._path, self._vfs)
             try:
-                with reading(self._path):
-                    return self._take(connection)
+                with translate_read_errors(self._path):
+                    return self._recover(connection)
             except BaseException:
                 connection.close()
                 raise
 
-    def _take(self, connection: apsw.Connection) -> Recovered:
-        """Look at everything first; write nothing before all of it was found good."""
-        audit = IntegrityCheck(connection, self._path)
-        version = audit.version()
-        audit.check_schema(version)
-        ledger = audit.ledger()
+    def _recover(self, connection: apsw.Connection) -> Recovered:
+        """Check everything first; write nothing before all checks have passed."""
+        check = IntegrityCheck(connection, self._path)
+        version = check.version()
+        check.check_schema(version)
+        ledger = check.ledger()
         self._compare_with_mark(ledger)
-        with upgraded(connection, version):
-            recovered = audit.recover(ledger.queue_id_last)
-        garbage = audit.garbage()
+        with upgrade(connection, version):
+            recovered = check.recover(ledger.queue_id_last)
+        garbage = check.garbage()
         set_cache(connection, WRITER_CACHE_KIB)
         mark = CommitMarker(self._mark_path, ledger.store_id)
         mark.record(ledger.commit_number)
@@ -129,7 +127,7 @@ class SqliteStore:
         self._housekeeping = Housekeeping(self._writer, garbage)
         self._read_connection = read_connection
         self._reader = RowReader(read_connection, self._path)
-        self._roster = KnownQueues(recovered.entities, ledger.queue_id_last)
+        self._known_queues = KnownQueues(recovered.entities, ledger.queue_id_last)
         return recovered
 
     @property
@@ -141,28 +139,28 @@ class SqliteStore:
         if mark is None:
             return
         if mark.store_id != ledger.store_id:
-            detail = f"{self._mark_path.name} belongs to another store"
+            detail = f"file {self._mark_path.name!r} belongs to another store"
             raise StoreCorrupt(path=self._path, detail=detail)
         if ledger.commit_number < mark.commit_number:
             raise StoreCorrupt(
                 path=self._path,
                 detail=f"commits {ledger.commit_number + 1} to {mark.commit_number} were "
-                "acknowledged and are not there (an older copy, or a damaged log)",
+                "acknowledged and are not there (an older copy of the files, or a damaged log)",
             )
 
     def commit(self, ops: Sequence[Op]) -> None:
         writer = self._open_writer()
-        admitted, changes = validate_operations(ops, self._roster)
+        admitted, changes = validate_operations(ops, self._known_queues)
         if not admitted:
             writer.require_working()
             return
         writer.transact(
             lambda cursor: apply_ops(cursor, admitted, writer.ledger.commit_number + 1),
-            queue_id_last=(changes or self._roster).queue_id_last,
+            queue_id_last=(changes or self._known_queues).queue_id_last,
         )
         if changes is not None:
             self._note_deleted(admitted)
-            self._roster.apply(changes)
+            self._known_queues.apply(changes)
 
     def _note_deleted(self, ops: Sequence[Op]) -> None:
         assert self._housekeeping is not None
@@ -172,12 +170,12 @@ class SqliteStore:
 
     def _open_writer(self) -> Writer:
         if self._writer is None:
-            raise StoreFailed(path=self._path, detail="it is not open")
+            raise StoreFailed(path=self._path, detail="the store is not open")
         return self._writer
 
     def _open_reader(self) -> RowReader:
         if self._reader is None:
-            raise StoreFailed(path=self._path, detail="it is not open")
+            raise StoreFailed(path=self._path, detail="the store is not open")
         return self._reader
 
     def load_chunks(
@@ -231,13 +229,13 @@ class SqliteStore:
         return self._housekeeping.slice()
 
     def verify_all(self) -> None:
-        with reading(self._path):
+        with translate_read_errors(self._path):
             connection = open_reader(self._path, self._vfs)
             try:
-                audit = IntegrityCheck(connection, self._path)
-                audit.check_schema()
-                audit.recover(audit.ledger().queue_id_last)
-                RowReader(connection, self._path).check_every_row(audit.garbage())
+                check = IntegrityCheck(connection, self._path)
+                check.check_schema()
+                check.recover(check.ledger().queue_id_last)
+                RowReader(connection, self._path).check_every_row(check.garbage())
                 verdict = connection.pragma("integrity_check")
             finally:
                 connection.close()
@@ -259,8 +257,8 @@ class SqliteStore:
         writer, self._writer = self._writer, None
         connection, self._read_connection = self._read_connection, None
         self._reader = self._housekeeping = None
-        with translated(self._path):
-            # The reader first: only the last connection to go can remove the log.
+        with translate_errors(self._path):
+            # The reader first: only the last connection to close can remove the log.
             if connection is not None:
                 connection.close()
             if writer is not None:

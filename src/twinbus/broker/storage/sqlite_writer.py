@@ -1,17 +1,14 @@
 """The writer of a SQLite store: transactions, checkpoints and housekeeping.
 
-The connection that writes: transactions, the log's length, and the end after an error.
+    commit:        [checkpoint if due] -> BEGIN -> work, ledger -> COMMIT (fsync) -> mark
+    housekeeping:  rows of deleted queues -> free pages at the file's end -> the log
 
-    commit:  [checkpoint if due] -> BEGIN -> work, ledger -> COMMIT (fsync) -> mark
-
-What the writer does when nobody is waiting for it, in slices that nobody notices.
-
-    rows of deleted queues -> free pages at the file's end -> the log
+Housekeeping runs in short slices when no commit waits.
 
 Rule 1: the commit number grows by one in every transaction that changes rows.
 Rule 2: the mark is written after the commit is durable, never before.
-Rule 3: "disk full" undoes the transaction and nothing else. Any other error ends the writer:
-        the log is recovered by opening the store again, not by going on.
+Rule 3: "disk full" rolls back the transaction and nothing else. Any other error stops the writer:
+        the log is recovered by opening the store again, not by continuing.
 Rule 4: a slice ends after a few milliseconds; the next send waits no longer than that.
 Rule 5: some free pages stay in the file, so that a queue that fills and drains all day does
         not shrink and grow the file all day.
@@ -30,7 +27,7 @@ import apsw
 from twinbus.broker.storage.integrity_check import StoreHeader
 from twinbus.broker.storage.interface import SEQ_BITS, SEQ_MAX
 from twinbus.broker.storage.schema import QUEUE_TABLES
-from twinbus.broker.storage.sqlite_connection import checkpoint_on_close, translated
+from twinbus.broker.storage.sqlite_connection import checkpoint_on_close, translate_errors
 from twinbus.broker.storage.sqlite_operations import update_ledger
 from twinbus.broker.storage.store_files import CommitMarker
 from twinbus.errors import StoreFailed, StoreFull
@@ -40,13 +37,13 @@ CHECKPOINT_COMMITS: Final = 64
 
 # By size, in pages of 16 KB: copy the log back from 8 MB on, because the commit that has to wait
 # for a checkpoint of 32 MB waits 100 ms and more. From 24 MB on wait for the reader too, so that
-# the log begins anew long before it passes 64 MB.
+# the log is restarted long before it reaches 64 MB.
 CHECKPOINT_PAGES: Final = 512
 RESTART_PAGES: Final = 1536
 
 
 class Writer:
-    """The one writing connection of a store."""
+    """The only connection that writes to a store."""
 
     def __init__(
         self, connection: apsw.Connection, path: Path, ledger: StoreHeader, mark: CommitMarker
@@ -61,7 +58,7 @@ class Writer:
         self.log_pages = 0
         """Pages in the log after the last commit, checkpointed or not."""
         self.free_pages = 0
-        connection.set_wal_hook(self._committed)
+        connection.set_wal_hook(self._on_commit)
 
     def transact(
         self, work: Callable[[apsw.Cursor], None], *, queue_id_last: int | None = None
@@ -74,7 +71,7 @@ class Writer:
             self.ledger.queue_id_last if queue_id_last is None else queue_id_last,
             self.ledger.store_id,
         )
-        with self._guarded():
+        with self._guard():
             self._cursor.execute("BEGIN IMMEDIATE")
             work(self._cursor)
             update_ledger(self._cursor, *ledger)
@@ -83,32 +80,32 @@ class Writer:
         self._commits_since_checkpoint += 1
         self._mark.record(ledger.commit_number)
 
-    def give_back_pages(self, count: int) -> int:
-        """Cut free pages off the file's end; how many free ones remain."""
+    def vacuum_pages(self, count: int) -> int:
+        """Remove free pages from the end of the file; returns how many free ones remain."""
         self.require_working()
         self._checkpoint_if_due()
-        with self._guarded():
+        with self._guard():
             self._cursor.execute(f"PRAGMA incremental_vacuum({count})").fetchall()
             self._commits_since_checkpoint += 1
         return self.count_free_pages()
 
     def count_free_pages(self) -> int:
-        with self._guarded():
+        with self._guard():
             self.free_pages = int(self._connection.pragma("freelist_count"))
         return self.free_pages
 
     def checkpoint(self, *, restart: bool) -> bool:
-        """Copy the log into the main file; whether all of it could be copied.
+        """Copy the log into the main file; returns whether all of it could be copied.
 
-        With ``restart``, also wait for the reader and cut the log to nothing.
+        With ``restart``, also wait for the reader and truncate the log.
         """
         mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
         self._commits_since_checkpoint = 0
         try:
-            with self._guarded():
+            with self._guard():
                 pages, copied = self._try_checkpoint(mode)
         except StoreFull:
-            # The commits are safe in the log, which goes on growing until there is room again.
+            # The commits are safe in the log, which grows until there is disk space again.
             return False
         if pages == copied:
             self.log_pages = 0
@@ -118,7 +115,7 @@ class Writer:
         try:
             return self._connection.wal_checkpoint(mode=mode)
         except apsw.BusyError:
-            # The reader was in the log for longer than we wait; the next commit tries again.
+            # The reader used the log for longer than we wait; the next commit tries again.
             return self.log_pages, -1
 
     def _checkpoint_if_due(self) -> None:
@@ -135,25 +132,25 @@ class Writer:
             raise StoreFailed(path=self._path, detail=self._failure)
 
     def close(self) -> None:
-        """Bring everything into the main file, unless the writer has failed."""
+        """Copy everything into the main file, unless the writer has failed."""
         try:
             if self._failure is None:
                 self.checkpoint(restart=True)
         finally:
-            # SQLite removes the log when all of it was copied, and a failed one is evidence.
+            # SQLite removes the log when all of it was copied; a failed store still needs it.
             checkpoint_on_close(self._connection, self._failure is None)
             self._connection.close()
             self._mark.close()
 
-    def _committed(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+    def _on_commit(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self.log_pages = pages
         return apsw.SQLITE_OK
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Undo what may be undone; after anything else, this writer is finished."""
+    def _guard(self) -> Iterator[None]:
+        """Roll back after a refusal or a full disk; any other error stops the writer."""
         try:
-            with translated(self._path):
+            with translate_errors(self._path):
                 yield
         except (ValueError, StoreFull):
             self._roll_back()
@@ -172,7 +169,7 @@ class Writer:
             self._failure = f"a rollback failed ({error})"
 
 
-# The transaction's fsync comes on top; together they stay near 20 ms.
+# Plus the fsync of the transaction; together about 20 ms.
 SLICE_S: Final = 0.010
 SLICE_ROWS: Final = 32
 
@@ -180,7 +177,7 @@ SLICE_ROWS: Final = 32
 SLICE_PAGES: Final = 128
 FREE_PAGES_KEPT: Final = 512
 
-# A log below 1 MB is left alone.
+# A log below 1 MB is not shortened.
 IDLE_LOG_PAGES: Final = 64
 
 _DELETE: Final = (
@@ -190,7 +187,7 @@ _DELETE: Final = (
 
 
 class Housekeeping:
-    """Gives back what deleted queues and settled messages have left."""
+    """Frees the space of deleted queues and settled messages."""
 
     def __init__(self, writer: Writer, garbage: list[int]) -> None:
         self._writer = writer
@@ -202,7 +199,7 @@ class Housekeeping:
         self._garbage.append(queue_id)
 
     def slice(self) -> bool:
-        """Do one slice; whether there is more to do."""
+        """Do one slice; returns whether there is more to do."""
         self._writer.require_working()
         if self._garbage:
             self._emptied_count = 0
@@ -211,7 +208,7 @@ class Housekeeping:
             return True
         if self._writer.count_free_pages() > FREE_PAGES_KEPT:
             surplus = self._writer.free_pages - FREE_PAGES_KEPT
-            self._writer.give_back_pages(min(surplus, SLICE_PAGES))
+            self._writer.vacuum_pages(min(surplus, SLICE_PAGES))
             self._shrunk = True
             return True
         if self._shrunk or self._writer.log_pages >= IDLE_LOG_PAGES:
@@ -220,7 +217,7 @@ class Housekeeping:
         return False
 
     def _collect(self, cursor: apsw.Cursor) -> None:
-        """Delete rows of deleted queues until the slice is over; the rules of a topic are many."""
+        """Delete rows of deleted queues until the slice is over; a topic can have many rules."""
         deadline_s = time.monotonic() + SLICE_S
         for queue_id in self._garbage:
             if not _empty(cursor, queue_id, deadline_s):
@@ -231,7 +228,7 @@ class Housekeeping:
 
 
 def _empty(cursor: apsw.Cursor, queue_id: int, deadline_s: float) -> bool:
-    """Delete the rows of one queue; whether that could be finished in time."""
+    """Delete the rows of one queue; returns whether that was finished in time."""
     for table in QUEUE_TABLES:
         while _delete_some(cursor, table, queue_id):
             if time.monotonic() >= deadline_s:

@@ -1,37 +1,31 @@
-"""The files of a store: created, renamed, and the mark of the last commit.
+"""The files of a store: how they are created, and the mark of the last commit.
 
-The few file operations that a store does beside SQLite; crash tests record them.
-
-Rule: a created or renamed file is durable only after ``sync_directory``.
-
-Bringing a store file into being so that a crash leaves all of it or none of it.
+Creating a store is atomic, so that a crash leaves all of it or none of it:
 
     remove drafts -> draft: WAL, schema, checkpoint, close -> rename -> sync the directory
 
-The high-water mark: a tiny file that remembers how far the store has come.
-
-SQLite cuts its log at the first frame whose checksum is wrong, without a word: acknowledged
-commits would vanish. So after every durable commit its number goes into a file of our own, and
-a database that comes back with a lower number has lost something.
-
-No fsync is needed. The record is written only *after* the commit is durable, so whatever
-survives of this file names a commit that the database must still have: it can never raise a
-false alarm. Killing the process loses nothing (the kernel has the bytes). After a power cut the
-file may be behind, and then only proves less.
+The mark is a small file with the number of the last commit. SQLite silently cuts its log at the
+first frame whose checksum is wrong: acknowledged commits would disappear. So the number of every
+durable commit is written to this file, and a database with a lower number has lost commits.
 
     offset 0   slot 0: magic, commit number, store id, zeros, CRC-32    (64 bytes)
     offset 64  slot 1: the same
 
+The mark needs no fsync. It is written only *after* the commit is durable, so the database must
+contain every commit that the mark names: it never raises a false alarm. Killing the process loses
+nothing (the kernel has the bytes). After a power cut the mark may be behind, and proves less.
+
 Rule 1: a store exists exactly when its final name does. A draft was never renamed, so nothing
-        in it was ever acknowledged, and it is thrown away without a look.
-Rule 2: nothing of the draft's journals can follow it: they carry the draft's name, and one
-        that comes back after a crash belongs to no database.
+        in it was ever acknowledged, and it is deleted unread.
+Rule 2: the journals of a draft have the draft's name: one that remains after a crash belongs to
+        no database.
 Rule 3: a store is for its owner only. SQLite gives its log and its index the mode of the database,
-        so the database is made private before SQLite sees it.
-Rule 4: when the database is missing but its log or its mark is there, somebody lost it; making
-        an empty one in its place would hide that.
-Rule 5: slots are written in turn, so a torn write leaves the other one.
-Rule 6: a slot that cannot be read says nothing; it is ignored.
+        so the database is made private before SQLite opens it.
+Rule 4: when the database is missing but its log or its mark exists, the database was lost;
+        creating an empty one in its place would hide that.
+Rule 5: slots are written in turn, so a torn write leaves the other one intact.
+Rule 6: a slot that cannot be read is ignored.
+Rule 7: a created or renamed file is durable only after ``sync_directory``.
 """
 
 from __future__ import annotations
@@ -49,12 +43,12 @@ from twinbus.broker.storage import row_checksum, schema
 from twinbus.broker.storage.sqlite_connection import checkpoint_on_close, open_writer
 from twinbus.errors import StoreCorrupt, StoreVersionMismatch
 
-# For its owner only: a store holds messages.
+# For its owner only: a store contains messages.
 PRIVATE_FILE: Final = 0o600
 
 
 class Disk:
-    """The operating system's own file operations."""
+    """The file operations that a store does beside SQLite; crash tests record them."""
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -70,11 +64,11 @@ class Disk:
             return file.read(count)
 
     def create_private(self, path: Path) -> None:
-        """An empty file that only its owner may read, from its first byte."""
+        """Create an empty file that only its owner can read."""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
 
     def make_private(self, path: Path) -> None:
-        """Close a file to others; one that is not there is left alone."""
+        """Remove other users' access to a file, if it exists."""
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
         except FileNotFoundError:
@@ -108,11 +102,11 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def create_store(path: Path, disk: Disk, vfs: str | None) -> None:
-    """Make an empty store; returns once it is durable."""
+    """Create an empty store; returns once it is durable."""
     for suffix in _COMPANION_SUFFIXES:
         if disk.exists(beside(path, suffix)):
             raise StoreCorrupt(
-                path=path, detail=f"the database is missing while {path.name + suffix} is there"
+                path=path, detail=f"the database is missing but {path.name + suffix} exists"
             )
     remove_drafts(path, disk)
     draft = beside(path, ".new")
@@ -146,22 +140,22 @@ def remove_drafts(path: Path, disk: Disk) -> None:
 
 
 def make_private(path: Path, disk: Disk) -> None:
-    """Close a store to others that an older version, or a copy, has left open to them."""
+    """Remove other users' access, which an older version or a copy of the files may allow."""
     for suffix in _PRIVATE_SUFFIXES:
         disk.make_private(beside(path, suffix))
 
 
 def check_head(path: Path, disk: Disk) -> None:
-    """Refuse a foreign or newer file before SQLite gets to touch it.
+    """Refuse a foreign or newer file before SQLite opens it.
 
-    The version of an older one is looked at again later: its log may know a newer one.
+    The version of an older one is checked again later: its log may contain a newer one.
     """
     head = disk.read_head(path, _HEAD_BYTES)
     if len(head) < _HEAD_BYTES or not head.startswith(_SQLITE_MAGIC):
-        raise StoreCorrupt(path=path, detail="it is not a database")
+        raise StoreCorrupt(path=path, detail="the file is not a SQLite database")
     version, application_id = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
     if application_id != schema.APPLICATION_ID:
-        raise StoreCorrupt(path=path, detail="it is a database of another program")
+        raise StoreCorrupt(path=path, detail="the file is a database of another program")
     if version not in schema.VERSIONS:
         raise StoreVersionMismatch(path=path, found=version, expected=schema.FORMAT_VERSION)
 
@@ -206,15 +200,15 @@ class CommitMarker:
         self._store_id = store_id
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.failed_writes = 0
-        """How often the file could not be written: the mark is then behind, never wrong."""
+        """How often the file could not be written: the mark is then behind, never ahead."""
 
     def record(self, commit_number: int) -> None:
-        """Remember a commit that is durable already."""
+        """Write the number of a commit that is already durable."""
         slot = encode(MarkRecord(commit_number, self._store_id))
         try:
             os.pwrite(self._file, slot, SLOT_BYTES * (commit_number & 1))
         except OSError:
-            # The commit is durable; refusing it for want of a witness would be the lie.
+            # The commit is durable, so it must not be refused because the mark cannot be written.
             self.failed_writes += 1
 
     def close(self) -> None:

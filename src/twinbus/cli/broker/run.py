@@ -31,7 +31,7 @@ from twinbus.broker.engine.descriptions import (
 )
 from twinbus.broker.file_descriptors import fit_connections, raise_descriptor_limit
 from twinbus.broker.options import BrokerOptions
-from twinbus.broker.storage.data_directory import held_namespaces
+from twinbus.broker.storage.data_directory import list_namespaces
 from twinbus.broker.violation_log import LogFloodFilter
 from twinbus.cli.broker.memory_trim import give_memory_back
 from twinbus.cli.shared.messages import split_subscription
@@ -200,7 +200,7 @@ def _log_unserved(options: BrokerOptions, specs: list[NamespaceSpec]) -> None:
     """Warn of namespaces in the data directory that are not served: a name may be mistyped."""
     if options.data_directory is None:
         return
-    held = held_namespaces(options.data_directory)
+    held = list_namespaces(options.data_directory)
     served = [spec.name.lower() for spec in specs]
     for name in held:
         if name not in served:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from twinbus.broker.storage.data_directory import held_namespaces
+from twinbus.broker.storage.data_directory import list_namespaces
 from twinbus.cli.syphon.summary import spool_file
 from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.errors import ConfigurationError, StoreLocked
@@ -39,7 +39,7 @@ def serve_spool(directory: Path) -> Iterator[None]:
 
 
 def _only_name(directory: Path) -> str:
-    found = held_namespaces(directory)
+    found = list_namespaces(directory)
     if not found:
         raise ConfigurationError(
             f"Invalid value for --spool: {str(directory)!r:.200} is not the data directory of an "

@@ -1,14 +1,14 @@
 """Entities over the service's HTTP interface (ATOM): Azure, the official emulator, our broker.
 
-client         ManagementClient: the verbs
-http_client    one HTTP request and its bounded answer, on asyncio streams; what a status means
-entities       what a queue, a topic, a subscription is: frozen values
-entity_xml     those values as XML, and back; what an update sends
+client         AdministrationClient: create, read, change and delete
+http_client    one HTTP request and its bounded response, on asyncio streams; errors by status
+entities       the properties of queues, topics and subscriptions: frozen values
+entity_xml     these values as XML, and back; the body of an update
 rule_xml       the rules of subscriptions, likewise
 
-Rule 1: nothing here needs the claim for more than it asks: every refusal names the claim.
-Rule 2: an answer is data from outside: bounded, without document types, never followed elsewhere.
-Rule 3: no retry happens here; whoever asks knows how long it may take.
+Rule 1: every refusal names the claim that the operation requires.
+Rule 2: a response is untrusted data: bounded, without document types, and no URL in it is followed.
+Rule 3: no retry happens here; the caller decides how long it may take.
 """
 
 from __future__ import annotations

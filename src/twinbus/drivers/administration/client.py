@@ -1,13 +1,13 @@
-"""The management of one namespace, asked over HTTP.
+"""The administration of one namespace over HTTP.
 
     client = AdministrationClient.from_connection_string(parsed)
-    queue = await client.get_queue("orders")           # None when there is none
+    queue = await client.get_queue("orders")           # None if it does not exist
     async for queue in client.list_queues("orders/"): ...
 
-Rule 1: what does not exist is None to who reads it, EntityNotFound to who deletes it.
-Rule 2: a token is made out to the namespace; with a connection string for one entity, to that
-        entity where it is asked about, because its key may be good for nothing else.
-Rule 3: a page's successor is counted by us; an address from an answer is never followed.
+Rule 1: reading an entity that does not exist returns None, deleting it raises EntityNotFound.
+Rule 2: a token is issued for the namespace; with a connection string for one entity, for that
+        entity in requests about it, because its key may be valid for nothing else.
+Rule 3: the next page is requested by count; a URL in a response is never followed.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from twinbus.drivers.administration.entity_xml import (
     AccessRule,
     ParsedEntry,
     Shape,
-    access_rules_in,
-    changed_xml,
-    page_in,
+    parse_access_rules,
     parse_namespace,
+    parse_page,
     set_key,
     set_status,
+    update_xml,
 )
 from twinbus.drivers.administration.http_client import (
     AdministrationEndpoint,
     HttpAnswer,
+    error_for,
     exchange,
-    refusal_of,
 )
-from twinbus.drivers.administration.rule_xml import RULE, RuleProperties, rule_in, rule_xml
+from twinbus.drivers.administration.rule_xml import RULE, RuleProperties, parse_rule, rule_xml
 from twinbus.drivers.credentials import Credential, credential_in
 from twinbus.errors import (
     EntityNotFound,
@@ -62,19 +62,19 @@ from twinbus.errors import (
 __all__ = ["AdministrationClient", "ReachabilityProbe"]
 
 API_VERSION: Final = "2021-05"
-"""The oldest that knows of everything here; Azure and our broker both speak it."""
+"""The oldest version with everything used here; Azure and our broker both support it."""
 DEFAULT_TIMEOUT_S: Final = 60.0
 PAGE_SIZE: Final = 100
-"""More than that the service does not give at once."""
-# A namespace holds at most 10,000 entities of a kind. Whoever answers with more pages than
-# that needs would keep us for ever.
+"""The service returns at most this many at once."""
+# A namespace has at most 10,000 entities of a kind. A server that returns more pages than they need
+# would keep us busy forever.
 PAGES_MAX: Final = 1_000
 
 FORWARD_TO: Final = f"{{{SERVICE_BUS}}}ForwardTo"
 FORWARD_DEAD_TO: Final = f"{{{SERVICE_BUS}}}ForwardDeadLetteredMessagesTo"
 _FORWARD_DEAD: Final = "forward_dead_lettered_messages_to"
-# A token for the target of each kind of forward, as the service wants it.
-_PROOFS: Final = {
+# The header for the token of the target, by kind of forward.
+_FORWARD_HEADERS: Final = {
     "forward_to": "ServiceBusSupplementaryAuthorization",
     _FORWARD_DEAD: "ServiceBusDlqSupplementaryAuthorization",
 }
@@ -84,11 +84,11 @@ _AnyProperties = QueueProperties | TopicProperties | SubscriptionProperties
 
 @dataclass(frozen=True, slots=True)
 class ReachabilityProbe:
-    """What a namespace's door said to somebody who only knocked."""
+    """The response of a namespace to a probe."""
 
     status: int
     clock_ahead_s: float | None
-    """How far its clock is ahead of ours; None when it did not tell the time."""
+    """How far its clock is ahead of ours; None when the response has no time."""
 
 
 class AdministrationClient:
@@ -130,86 +130,90 @@ class AdministrationClient:
     # -- the namespace --------------------------------------------------------------------
 
     async def check_reachable(self) -> ReachabilityProbe:
-        """Whether anybody answers, and what its clock shows; no claim is needed for that."""
+        """Whether the namespace responds, and its clock; requires no claim."""
         asked_s = time.time()
         answer = await self._exchange("GET", "/$namespaceinfo")
         answered_s = time.time()
         return ReachabilityProbe(answer.status, _clock_ahead_s(answer, (asked_s + answered_s) / 2))
 
     async def namespace_info(self) -> NamespaceInfo:
-        return parse_namespace(await self._ask("read", "namespace", "", "/$namespaceinfo"))
+        return parse_namespace(await self._request("read", "namespace", "", "/$namespaceinfo"))
 
     # -- queues ---------------------------------------------------------------------------
 
     async def get_queue(self, path: str) -> QueueProperties | None:
-        entry = await self._entry(QUEUE.element, "queue", path, f"/{_quoted(path)}")
+        entry = await self._read_entry(QUEUE.element, "queue", path, f"/{_quoted(path)}")
         return None if entry is None else _queue(entry, path)
 
     async def list_queues(self, prefix: str = "") -> AsyncGenerator[QueueProperties, None]:
-        """Every queue whose path begins so, whatever the case of its letters."""
-        async for entry in self._listed(QUEUE.element, "queues", "", "/$Resources/queues"):
+        """Every queue whose path starts with the prefix, ignoring case."""
+        async for entry in self._list(QUEUE.element, "queues", "", "/$Resources/queues"):
             if entry.title.lower().startswith(prefix.lower()):
                 yield _queue(entry, entry.title)
 
     async def create_queue(self, queue: QueueProperties) -> QueueProperties:
-        """Make it; raises EntityExists when the name is taken, by whatever kind of entity."""
-        entry = await self._created(QUEUE, "queue", queue.path, f"/{_quoted(queue.path)}", queue)
+        """Create it; raises EntityExists when any entity has this path."""
+        entry = await self._create(QUEUE, "queue", queue.path, f"/{_quoted(queue.path)}", queue)
         return _queue(entry, queue.path)
 
     async def delete_queue(self, path: str) -> None:
-        await self._ask("delete", "queue", path, f"/{_quoted(path)}", method="DELETE")
+        await self._request("delete", "queue", path, f"/{_quoted(path)}", method="DELETE")
 
     async def set_queue_status(self, path: str, status: str) -> None:
-        """Switch sending or receiving off or on; everything else stays as it is."""
-        entry = await self._existing(path, (QUEUE.element,))
+        """Enable or disable sending or receiving; everything else stays as it is."""
+        entry = await self._read_existing(path, (QUEUE.element,))
         set_status(entry.described, status)
         await self._change(path, entry)
 
     # -- access rules ---------------------------------------------------------------------
 
     async def access_rules(self, path: str) -> list[AccessRule]:
-        """Those of a queue or topic, with their keys. Those of the namespace are not told here."""
-        entry = await self._existing(path, (QUEUE.element, TOPIC.element))
-        return access_rules_in(entry.described)
+        """The access rules of a queue or topic, with their keys; not those of the namespace."""
+        entry = await self._read_existing(path, (QUEUE.element, TOPIC.element))
+        return parse_access_rules(entry.described)
 
     async def set_access_key(self, path: str, rule: str, which: str, key: str) -> None:
-        """Give a rule another ``primary`` or ``secondary`` key."""
-        entry = await self._existing(path, (QUEUE.element, TOPIC.element))
+        """Set the ``primary`` or ``secondary`` key of an access rule."""
+        entry = await self._read_existing(path, (QUEUE.element, TOPIC.element))
         if not set_key(entry.described, rule, which, key):
             raise EntityNotFound(
-                f"{path!r} has no access rule {rule!r}", path=path, hint="Check its spelling"
+                f"Access rule {rule!r} not found in {path!r}",
+                path=path,
+                hint="Check the name of the access rule",
             )
         await self._change(path, entry)
 
     # -- topics ---------------------------------------------------------------------------
 
     async def get_topic(self, path: str) -> TopicProperties | None:
-        entry = await self._entry(TOPIC.element, "topic", path, f"/{_quoted(path)}")
+        entry = await self._read_entry(TOPIC.element, "topic", path, f"/{_quoted(path)}")
         return None if entry is None else _topic(entry, path)
 
     async def list_topics(self, prefix: str = "") -> AsyncIterator[TopicProperties]:
-        """Every topic whose path begins so, whatever the case of its letters."""
-        async for entry in self._listed(TOPIC.element, "topics", "", "/$Resources/topics"):
+        """Every topic whose path starts with the prefix, ignoring case."""
+        async for entry in self._list(TOPIC.element, "topics", "", "/$Resources/topics"):
             if entry.title.lower().startswith(prefix.lower()):
                 yield _topic(entry, entry.title)
 
     async def create_topic(self, topic: TopicProperties) -> TopicProperties:
-        entry = await self._created(TOPIC, "topic", topic.path, f"/{_quoted(topic.path)}", topic)
+        entry = await self._create(TOPIC, "topic", topic.path, f"/{_quoted(topic.path)}", topic)
         return _topic(entry, topic.path)
 
     async def delete_topic(self, path: str) -> None:
-        await self._ask("delete", "topic", path, f"/{_quoted(path)}", method="DELETE")
+        await self._request("delete", "topic", path, f"/{_quoted(path)}", method="DELETE")
 
     # -- subscriptions --------------------------------------------------------------------
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionProperties | None:
         where = _subscription_target(topic, name)
-        entry = await self._entry(SUBSCRIPTION.element, "subscription", f"{topic}/{name}", where)
+        entry = await self._read_entry(
+            SUBSCRIPTION.element, "subscription", f"{topic}/{name}", where
+        )
         return None if entry is None else _subscription(entry, topic, name)
 
     async def list_subscriptions(self, topic: str) -> AsyncIterator[SubscriptionProperties]:
         where = f"/{_quoted(topic)}/subscriptions"
-        async for entry in self._listed(
+        async for entry in self._list(
             SUBSCRIPTION.element, "subscriptions of the topic", topic, where
         ):
             yield _subscription(entry, topic, entry.title)
@@ -217,34 +221,34 @@ class AdministrationClient:
     async def create_subscription(
         self, subscription: SubscriptionProperties
     ) -> SubscriptionProperties:
-        """Make it, with the usual rule that takes every message."""
+        """Create it, with the default rule that matches every message."""
         topic, name = subscription.topic, subscription.name
         where = _subscription_target(topic, name)
-        entry = await self._created(
+        entry = await self._create(
             SUBSCRIPTION, "subscription", f"{topic}/{name}", where, subscription
         )
         return _subscription(entry, topic, name)
 
     async def delete_subscription(self, topic: str, name: str) -> None:
         where = _subscription_target(topic, name)
-        await self._ask("delete", "subscription", f"{topic}/{name}", where, method="DELETE")
+        await self._request("delete", "subscription", f"{topic}/{name}", where, method="DELETE")
 
     # -- rules ----------------------------------------------------------------------------
 
     async def list_rules(self, topic: str, subscription: str) -> AsyncIterator[RuleProperties]:
         where = f"{_subscription_target(topic, subscription)}/rules"
         of = f"{topic}/{subscription}"
-        async for entry in self._listed(RULE, "rules of the subscription", of, where):
-            yield rule_in(entry)
+        async for entry in self._list(RULE, "rules of the subscription", of, where):
+            yield parse_rule(entry)
 
     async def get_rule(self, topic: str, subscription: str, name: str) -> RuleProperties | None:
         where = _rule_target(topic, subscription, name)
-        entry = await self._entry(RULE, "rule", f"{topic}/{subscription}/{name}", where)
-        return None if entry is None else rule_in(entry)
+        entry = await self._read_entry(RULE, "rule", f"{topic}/{subscription}/{name}", where)
+        return None if entry is None else parse_rule(entry)
 
     async def create_rule(self, topic: str, subscription: str, rule: RuleProperties) -> None:
-        """Make it; raises EntityExists when the subscription has one of that name."""
-        await self._ask(
+        """Create it; raises EntityExists when the subscription has a rule with this name."""
+        await self._request(
             "create",
             "rule",
             f"{topic}/{subscription}/{rule.name}",
@@ -256,49 +260,57 @@ class AdministrationClient:
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         where = _rule_target(topic, subscription, name)
-        await self._ask("delete", "rule", f"{topic}/{subscription}/{name}", where, method="DELETE")
+        await self._request(
+            "delete", "rule", f"{topic}/{subscription}/{name}", where, method="DELETE"
+        )
 
-    # -- asking ---------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------
 
-    async def _entry(self, element: str, kind: str, path: str, target: str) -> ParsedEntry | None:
+    async def _read_entry(
+        self, element: str, kind: str, path: str, target: str
+    ) -> ParsedEntry | None:
         try:
-            page = page_in(await self._ask("read", kind, path, target))
+            page = parse_page(await self._request("read", kind, path, target))
         except EntityNotFound:
             return None
-        # A topic under that name is no queue.
+        # A topic of that name is not a queue.
         found = [entry for entry in page.entries if entry.kind == element]
         return found[0] if found else None
 
-    async def _existing(self, path: str, elements: tuple[str, ...]) -> ParsedEntry:
-        page = page_in(await self._ask("read", "entity", path, f"/{_quoted(path)}"))
+    async def _read_existing(self, path: str, elements: tuple[str, ...]) -> ParsedEntry:
+        page = parse_page(await self._request("read", "entity", path, f"/{_quoted(path)}"))
         for entry in page.entries:
             if entry.kind in elements:
                 return entry
-        raise EntityNotFound(f"there is no entity {path!r}", path=path, hint="Check its spelling")
+        raise EntityNotFound(
+            f"Entity {path!r} not found in {self.endpoint.url}",
+            path=path,
+            hint="Check the name of the entity",
+        )
 
     async def _change(self, path: str, entry: ParsedEntry) -> None:
-        told = {
+        forwards = {
             name: entry.described.findtext(element)
             for name, element in (("forward_to", FORWARD_TO), (_FORWARD_DEAD, FORWARD_DEAD_TO))
         }
-        forwarding = await self._forwarding(told)
-        await self._ask(
+        forwarding = await self._forward_headers(forwards)
+        await self._request(
             "change",
             "entity",
             path,
             f"/{_quoted(path)}",
             method="PUT",
             headers={**_XML, "If-Match": "*", **forwarding},
-            body=changed_xml(entry.described),
+            body=update_xml(entry.described),
         )
 
-    async def _listed(
+    async def _list(
         self, element: str, kind: str, path: str, target: str
     ) -> AsyncIterator[ParsedEntry]:
         skip = 0
         for _ in range(PAGES_MAX):
             query = f"&$skip={skip}&$top={PAGE_SIZE}"
-            page = page_in(await self._ask("list", kind, path, target, query=query))
+            page = parse_page(await self._request("list", kind, path, target, query=query))
             for entry in page.entries:
                 if entry.kind == element:
                     yield entry
@@ -306,33 +318,35 @@ class AdministrationClient:
             if not page.has_more or not page.entries:
                 return
         raise ServiceInternalError(
-            f"the namespace has more than {PAGES_MAX} pages of {kind}", hint="Ask for one by name"
+            f"The namespace returned more than {PAGES_MAX} pages of {kind}",
+            hint="Request a single one by its name",
         )
 
-    async def _created(
+    async def _create(
         self, shape: Shape, kind: str, path: str, target: str, value: _AnyProperties
     ) -> ParsedEntry:
-        forwards = {name: getattr(value, name, None) for name in _PROOFS}
-        headers = {**_XML, **await self._forwarding(forwards)}
-        body = await self._ask(
+        forwards = {name: getattr(value, name, None) for name in _FORWARD_HEADERS}
+        headers = {**_XML, **await self._forward_headers(forwards)}
+        body = await self._request(
             "create", kind, path, target, method="PUT", headers=headers, body=shape.write(value)
         )
-        for entry in page_in(body).entries:
+        for entry in parse_page(body).entries:
             if entry.kind == shape.element:
                 return entry
         raise ServiceInternalError(
-            f"the namespace made the {kind} {path!r} and did not tell how", path=path
+            f"The namespace created the {kind} {path!r} but did not return its properties",
+            path=path,
         )
 
-    async def _forwarding(self, wanted: Mapping[str, str | None]) -> dict[str, str]:
-        """Whoever forwards must show that it may send to where the messages go."""
+    async def _forward_headers(self, forwards: Mapping[str, str | None]) -> dict[str, str]:
+        """An entity that forwards needs a token with the Send claim for the target."""
         return {
-            header: await self._authorization(self.endpoint.url_of(target))
-            for name, header in _PROOFS.items()
-            if (target := wanted.get(name))
+            header: await self._authorization(self.endpoint.entity_url(target))
+            for name, header in _FORWARD_HEADERS.items()
+            if (target := forwards.get(name))
         }
 
-    async def _ask(
+    async def _request(
         self,
         verb: str,
         kind: str,
@@ -347,7 +361,7 @@ class AdministrationClient:
         answer = await self._exchange(method, target, query=query, headers=headers, body=body)
         if 200 <= answer.status < 300:
             return answer.body
-        raise refusal_of(answer, verb=verb, kind=kind, path=path)
+        raise error_for(answer, verb=verb, kind=kind, path=path)
 
     async def _exchange(
         self,
@@ -359,7 +373,7 @@ class AdministrationClient:
         body: bytes = b"",
     ) -> HttpAnswer:
         began_s = time.monotonic()
-        shown = {
+        all_headers = {
             "Authorization": await self._authorization(self._resource(target)),
             **(headers or {}),
         }
@@ -368,17 +382,17 @@ class AdministrationClient:
             self._tls,
             method=method,
             target=f"{target}?api-version={API_VERSION}{query}",
-            headers=shown,
+            headers=all_headers,
             body=body,
             timeout_s=self._timeout_s - (time.monotonic() - began_s),
         )
 
     def _resource(self, target: str) -> str:
-        """What the token for a request is made out to."""
+        """The resource of the token for a request."""
         if self._entity_path is not None:
             own = f"/{_quoted(self._entity_path)}".lower()
             if target.lower() == own or target.lower().startswith(f"{own}/subscriptions"):
-                return self.endpoint.url_of(self._entity_path)
+                return self.endpoint.entity_url(self._entity_path)
         return self.endpoint.url
 
     async def _authorization(self, resource: str) -> str:
@@ -386,12 +400,12 @@ class AdministrationClient:
             async with asyncio.timeout(self._timeout_s):
                 return (await self.credential.token_for(resource)).http_header
         except ServiceError:
-            raise  # The credential's own answer.
+            raise  # The credential's own error.
         except TimeoutError as error:
             raise OperationTimeout(
-                f"the credential for {self.endpoint.url} gave no token within "
+                f"The credential for {self.endpoint.url} returned no token within "
                 f"{self._timeout_s:g} s",
-                hint="Check that the identity provider can be reached from here",
+                hint="Check that this machine can reach the identity provider",
             ) from error
 
 
@@ -412,7 +426,7 @@ def _subscription_target(topic: str, name: str) -> str:
 
 
 def _rule_target(topic: str, subscription: str, name: str) -> str:
-    # The one that every subscription is born with has a name that no entity could have.
+    # The default rule of every subscription has a name that no entity can have.
     rule = name if name.lower() == "$default" else _quoted(name)
     return f"{_subscription_target(topic, subscription)}/rules/{rule}"
 
@@ -425,7 +439,7 @@ def _quoted(path: str) -> str:
 def _clock_ahead_s(answer: HttpAnswer, now_s: float) -> float | None:
     try:
         # The header has whole seconds: on average half of one has passed since.
-        told_s = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
+        remote_s = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
     except (KeyError, ValueError, TypeError):
         return None
-    return told_s - now_s
+    return remote_s - now_s

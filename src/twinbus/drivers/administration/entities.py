@@ -1,9 +1,9 @@
 """Queues, topics and subscriptions as a client sees them: frozen values.
 
 Rule 1: the defaults are the service's own, so a value built with a path alone describes what the
-        service would make of that path.
-Rule 2: None for a lifetime is "never". Counts are what the service knew when it was asked; two
-        entities that differ in nothing else are equal.
+        service would create for that path.
+Rule 2: None for a lifetime is "never". Counts are those of the time of the request; two entities
+        that differ only in counts are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageCounts:
-    """How many messages an entity holds, by state."""
+    """The number of messages of an entity, by state."""
 
     active: int = 0
     dead_letter: int = 0
@@ -45,7 +45,7 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """What a namespace says of itself."""
+    """Name and tier of a namespace."""
 
     name: str
     messaging_sku: str = ""
@@ -73,13 +73,13 @@ class QueueProperties:
     user_metadata: str = ""
     forward_dead_lettered_messages_to: str | None = None
     max_message_size_in_kilobytes: int | None = None
-    """None leaves it to the service."""
+    """None: the default of the service."""
     counts: MessageCounts = field(default=MessageCounts(), compare=False)
     size_bytes: int = field(default=0, compare=False)
 
     @property
     def percent_full(self) -> float:
-        """How much of its quota is used."""
+        """The used share of its quota, in percent."""
         return 100 * self.size_bytes / (self.max_size_in_megabytes * _MEGABYTE)
 
 
@@ -99,7 +99,7 @@ class TopicProperties:
     enable_partitioning: bool = False
     user_metadata: str = ""
     max_message_size_in_kilobytes: int | None = None
-    """None leaves it to the service."""
+    """None: the default of the service."""
     counts: MessageCounts = field(default=MessageCounts(), compare=False)
     """Scheduled messages; the others are in the subscriptions."""
     size_bytes: int = field(default=0, compare=False)
@@ -107,7 +107,7 @@ class TopicProperties:
 
     @property
     def percent_full(self) -> float:
-        """How much of its quota is used."""
+        """The used share of its quota, in percent."""
         return 100 * self.size_bytes / (self.max_size_in_megabytes * _MEGABYTE)
 
 

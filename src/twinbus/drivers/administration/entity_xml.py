@@ -1,15 +1,11 @@
-"""Entities as ATOM, and what an update sends.
+"""Entities as the service's XML: one Atom entry each, a feed of them for a list, and updates.
 
-Entities as the service's XML: one Atom entry each, a feed of them for a list.
-
-An entity's description as it was told, with a few things changed: what an update sends.
-
-Rule 1: the rows of a table are in the order in which the service wants the elements.
-Rule 2: an element that is missing or empty leaves the default; one that cannot be read makes the
-        whole answer unreadable, because a wrong guess about a queue may lose messages.
-Rule 3: a document type or an entity declaration is refused where it stands.
-Rule 4: an update replaces the whole description, so whatever was told goes back as it was, also
-        what is not understood here. Only what the service counts by itself is left out.
+Rule 1: the rows of a table are in the order that the service requires for the elements.
+Rule 2: a missing or empty element has the default; one that cannot be parsed makes the whole
+        response invalid, because a wrong guess about a queue may lose messages.
+Rule 3: a document type or an entity declaration is refused.
+Rule 4: an update replaces the whole description, so everything that was read is sent back
+        unchanged, also unknown elements. Only values that the service computes are left out.
 """
 
 from __future__ import annotations
@@ -44,12 +40,12 @@ __all__ = [
     "FeedPage",
     "ParsedEntry",
     "Shape",
-    "access_rules_in",
-    "changed_xml",
-    "page_in",
+    "parse_access_rules",
     "parse_namespace",
+    "parse_page",
     "set_key",
     "set_status",
+    "update_xml",
 ]
 
 ATOM: Final = "{http://www.w3.org/2005/Atom}"
@@ -60,8 +56,8 @@ _CONNECT: Final = f"{{{SERVICE_BUS}}}"
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NEVER_US: Final = parse_duration_us(NEVER) or 0
 _NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-# XML 1.0 has no way to write these, not even escaped.
-_UNSPEAKABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# XML 1.0 does not allow these, not even escaped.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 # -- values -------------------------------------------------------------------------------
@@ -69,7 +65,7 @@ _UNSPEAKABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How the text of an element and a value become each other."""
+    """Conversion between the text of an element and a value."""
 
     read: Callable[[str], Any]
     """Raises ValueError."""
@@ -86,13 +82,16 @@ def _duration(text: str) -> timedelta:
 
 def _lifetime(text: str) -> timedelta | None:
     value = _duration(text)
-    # The stock client rounds the longest duration, so anything as long as that is "never".
+    # The official client rounds the longest duration, so anything as long as that is "never".
     return None if value // _MICROSECOND >= _NEVER_US - 1_000 else value
 
 
 def _duration_text(value: timedelta) -> str:
     if value < timedelta():
-        raise ConfigurationError("a duration of an entity is negative", hint="Use None for never")
+        raise ConfigurationError(
+            f"A duration of an entity must be 0 s or more, got {value.total_seconds():g} s",
+            hint="Use None for never",
+        )
     return format_duration_us(value // _MICROSECOND)
 
 
@@ -109,15 +108,16 @@ def _flag(text: str) -> bool:
 
 
 def _path_of_url(text: str) -> str:
-    """The service tells a forwarding as a URL; within a namespace its path says it all."""
+    """The service returns a forward as a URL; within a namespace its path is enough."""
     url = urlsplit(text)
     return url.path.strip("/") if url.netloc else text
 
 
 def _text(value: str) -> str | None:
-    if _UNSPEAKABLE.search(value):
+    if _NOT_XML.search(value):
         raise ConfigurationError(
-            "a property of an entity has a character that XML cannot spell", hint="Leave it out"
+            "A property of the entity contains a character that XML does not allow",
+            hint="Remove the character",
         )
     return escape(value) or None
 
@@ -154,7 +154,7 @@ class Shape:
         ).encode()
 
     def read(self, described: Element) -> dict[str, Any]:
-        """The fields that an element of this kind fills, its counts among them."""
+        """The fields of an element of this kind, its counts included."""
         fields: dict[str, Any] = {"counts": _counts_in(described)}
         for name, field, codec in self.rows + self.facts:
             text = _text_in(described, _CONNECT + name)
@@ -263,7 +263,7 @@ _COUNTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedEntry:
-    """One entity as it was told: its title, and its description by the element's name."""
+    """One entity as the service returned it: title, element name and description."""
 
     title: str
     kind: str
@@ -272,38 +272,38 @@ class ParsedEntry:
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """The entries of a document, and whether the service has more of them."""
+    """The entries of a document, and whether more pages follow."""
 
     entries: tuple[ParsedEntry, ...]
     has_more: bool
 
 
-def page_in(body: bytes) -> FeedPage:
-    """The entries of a feed, or the one that the document is."""
-    root = _parsed(body)
+def parse_page(body: bytes) -> FeedPage:
+    """The entries of a feed, or the single entry of the document."""
+    root = _parse(body)
     if root.tag == f"{ATOM}entry":
         return FeedPage(_entries([root]), has_more=False)
     if root.tag != f"{ATOM}feed":
-        raise _unreadable("it is neither an entry nor a feed")
+        raise _unreadable("it is neither an Atom entry nor a feed")
     links = root.findall(f"{ATOM}link")
     has_more = any(link.get("rel") == "next" for link in links)
     return FeedPage(_entries(root.findall(f"{ATOM}entry")), has_more)
 
 
 def parse_namespace(body: bytes) -> NamespaceInfo:
-    """What the namespace says of itself."""
-    for entry in page_in(body).entries:
+    """The properties of the namespace."""
+    for entry in parse_page(body).entries:
         name = _text_in(entry.described, f"{_CONNECT}Name") or entry.title
         if entry.kind == "NamespaceInfo" and name:
             return NamespaceInfo(name, _text_in(entry.described, f"{_CONNECT}MessagingSKU"))
-    raise _unreadable("it has no NamespaceInfo")
+    raise _unreadable("it contains no NamespaceInfo")
 
 
 def _entries(found: list[Element]) -> tuple[ParsedEntry, ...]:
     entries = []
     for entry in found:
         content = entry.find(f"{ATOM}content")
-        # The service tells of what does not exist with an entry that has no content.
+        # For an entity that does not exist, the service returns an entry without content.
         if content is not None and len(content):
             kind = str(content[0].tag).removeprefix(_CONNECT)
             entries.append(ParsedEntry(_text_in(entry, f"{ATOM}title"), kind, content[0]))
@@ -314,11 +314,11 @@ def _counts_in(described: Element) -> MessageCounts:
     details = described.find(f"{_CONNECT}CountDetails")
     if details is None:
         return MessageCounts()
-    told = {
+    counts = {
         field: _read(NUMBER, _text_in(details, COUNT_DETAILS + name) or "0", name)
         for name, field in _COUNTS.items()
     }
-    return MessageCounts(**told)
+    return MessageCounts(**counts)
 
 
 def _text_in(parent: Element, name: str) -> str:
@@ -329,25 +329,25 @@ def _read(codec: Codec, text: str, name: str) -> Any:
     try:
         return codec.read(text)
     except ValueError:
-        raise _unreadable(f"its {name} is {text[:40]!a}") from None
+        raise _unreadable(f"invalid value for {name}: {text[:40]!a}") from None
 
 
-def _parsed(body: bytes) -> Element:
+def _parse(body: bytes) -> Element:
     try:
         root: Element = fromstring(body, forbid_dtd=True)
     except (ParseError, DefusedXmlException, LookupError, ValueError) as error:
-        raise _unreadable("it is no plain XML") from error
+        raise _unreadable("it is not plain XML") from error
     return root
 
 
 def _unreadable(reason: str) -> ServiceInternalError:
     return ServiceInternalError(
-        f"the namespace answered with something that cannot be understood: {reason}",
-        hint="Check that the address is the one of a messaging service",
+        f"The response of the namespace cannot be parsed: {reason}",
+        hint="Check that the address is that of a messaging service",
     )
 
 
-_COUNTED: Final = (
+_READ_ONLY: Final = (
     "SizeInBytes",
     "MessageCount",
     "CountDetails",
@@ -372,9 +372,9 @@ class AccessRule:
         return f"AccessRule({self.name!r}, {self.rights!r})"
 
 
-def changed_xml(described: Element) -> bytes:
+def update_xml(described: Element) -> bytes:
     """The body of a request that updates the entity to this description."""
-    for name in _COUNTED:
+    for name in _READ_ONLY:
         for each in described.findall(_CONNECT + name):
             described.remove(each)
     entry = Element("{http://www.w3.org/2005/Atom}entry")
@@ -385,13 +385,13 @@ def changed_xml(described: Element) -> bytes:
 
 
 def set_status(described: Element, status: str) -> None:
-    """The status must be there: its place in the order matters, and every service tells it."""
+    """Set the status, which every service returns; the order of the elements matters."""
     found = described.find(_CONNECT + "Status")
     if found is not None:
         found.text = status
 
 
-def access_rules_in(described: Element) -> list[AccessRule]:
+def parse_access_rules(described: Element) -> list[AccessRule]:
     return [
         AccessRule(
             _rule_text(rule, "KeyName"),
@@ -404,7 +404,7 @@ def access_rules_in(described: Element) -> list[AccessRule]:
 
 
 def set_key(described: Element, rule_name: str, which: str, key: str) -> bool:
-    """Give a rule another key; False when there is no such rule."""
+    """Set a key of a rule; False when the rule does not exist."""
     for rule in _rules(described):
         if _rule_text(rule, "KeyName").lower() == rule_name.lower():
             found = rule.find(_CONNECT + _KEYS[which])

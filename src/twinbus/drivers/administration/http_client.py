@@ -1,29 +1,26 @@
-"""One HTTP exchange: its endpoint, its bounded answer, and its status as an error.
+"""One HTTP exchange: its endpoint, its bounded response, and the error of its status.
 
-Which door a namespace has for HTTP.
+The endpoint of a namespace for HTTP:
 
     sb://contoso.servicebus.windows.net      https, port 443
     sb://localhost:5672 (emulator flag)      http on the same port: our broker serves both there
     sb://localhost      (emulator flag)      http on port 5300, as the official emulator does
 
-One HTTP/1.1 request and its answer, on asyncio streams.
+The error of a status:
 
-What a refusal of the HTTP interface means, in the words of service_errors.
-
-    401, 403   the token is not good (AuthenticationFailed) or lacks a claim (AccessRefused)
+    401, 403   the token is invalid (AuthenticationFailed) or lacks a claim (AccessRefused)
     404, 410   EntityNotFound
-    409        EntityExists, or ServerBusy while somebody else changes the entity
-    400        MessageRefused: the service does not take the request as it is
+    409        EntityExists, or ServerBusy while another client changes the entity
+    400        MessageRefused: the service does not accept the request
     408, 504   OperationTimeout
     429, 503   ServerBusy
     5xx        ServiceInternalError
 
-Rule 1: plain HTTP is spoken only where the connection string speaks plain AMQP.
-Rule 2: one connection, one request: a burst of management calls is rare, a half-dead connection
+Rule 1: plain HTTP is used only if the connection string uses plain AMQP.
+Rule 2: one connection, one request: a burst of administration calls is rare, a half-open connection
         kept for it is not.
-Rule 3: an answer has a bounded head, a bounded body and a bounded time; more is an error.
-Rule 4: everything that goes wrong on the way is a ServiceError; a status is not (see
-        http_client.py).
+Rule 3: a response has a bounded head, a bounded body and a bounded time; more is an error.
+Rule 4: every failure on the way is a ServiceError; a status is not (see ``error_for``).
 Rule 5: the service's own sentence is passed on, shortened, and only if nothing in it looks like
         a secret.
 """
@@ -59,16 +56,16 @@ from twinbus.errors import (
     TwinbusError,
 )
 
-__all__ = ["AdministrationEndpoint", "HttpAnswer", "detail_of", "exchange", "refusal_of"]
+__all__ = ["AdministrationEndpoint", "HttpAnswer", "error_for", "exchange", "parse_error_detail"]
 
 HTTPS_PORT: Final = 443
 EMULATOR_PORT: Final = 5300
-"""Where the official emulator, and ``twinbus serve``, have their HTTP side."""
+"""The HTTP port of the official emulator and of ``twinbus serve``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdministrationEndpoint:
-    """A host, a port and whether TLS is spoken there."""
+    """A host, a port and whether it uses TLS."""
 
     host: str
     port: int
@@ -78,10 +75,10 @@ class AdministrationEndpoint:
     def of(
         cls, parsed: ConnectionString, *, administration_port: int | None = None
     ) -> AdministrationEndpoint:
-        """The door of the namespace that a connection string names."""
+        """The endpoint of the namespace that a connection string names."""
         if administration_port is not None and not 1 <= administration_port <= 65_535:
             raise ConfigurationError(
-                f"administration_port is {administration_port!r}",
+                f"Invalid value for administration_port: {administration_port!r}",
                 hint="Use a number from 1 to 65535",
             )
         usual = HTTPS_PORT if parsed.uses_tls else EMULATOR_PORT
@@ -89,7 +86,7 @@ class AdministrationEndpoint:
 
     @property
     def authority(self) -> str:
-        """Host and port as they stand in a URL."""
+        """Host and port as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         is_usual = self.uses_tls and self.port == HTTPS_PORT
         return host if is_usual else f"{host}:{self.port}"
@@ -98,14 +95,14 @@ class AdministrationEndpoint:
     def url(self) -> str:
         return f"{'https' if self.uses_tls else 'http'}://{self.authority}/"
 
-    def url_of(self, target: str) -> str:
-        """The URL here of an entity that is given by its path or URL; whatever host that names, a
-        token is made out to this one."""
+    def entity_url(self, target: str) -> str:
+        """The URL of an entity, given by its path or URL, on this host: a token is always issued
+        for this host."""
         _scheme, is_url, rest = target.strip().partition("://")
         return f"{self.url}{rest.partition('/')[2] if is_url else target.strip()}"
 
     def tls_context(self, ca_file: str | Path | None) -> ssl.SSLContext | None:
-        """What verifies the other side; None where plain HTTP is spoken."""
+        """The TLS context that verifies the server; None for plain HTTP."""
         if not self.uses_tls:
             return None
         try:
@@ -114,13 +111,13 @@ class AdministrationEndpoint:
                 context.load_verify_locations(cafile=ca_file)
         except OSError as error:
             raise ConfigurationError(
-                f"the certificates in {str(ca_file)!r} cannot be read: {error.strerror or error}",
-                hint="Name a PEM file with the authority's certificate",
+                f"Certificates in {str(ca_file)!r} cannot be read: {error.strerror or error}",
+                hint="Set ca_file to a PEM file with the certificate of the authority",
             ) from error
         return context
 
 
-# Azure answers with some 20 headers of tracing.
+# Azure responds with about 20 headers for tracing.
 HEAD_BYTES_MAX: Final = 32 << 10
 # A page of 100 queues with 12 access rules each is about 1 MB.
 BODY_BYTES_MAX: Final = 8 << 20
@@ -133,16 +130,16 @@ _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came back."""
+    """The response to a request."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; of a repeated one the last."""
+    """Names in lower case; the last one if a name is repeated."""
     body: bytes
 
 
-class _Garbled(Exception):
-    """The answer is not HTTP as we understand it."""
+class _InvalidResponse(Exception):
+    """The response is not HTTP as it is expected here."""
 
 
 async def exchange(
@@ -155,42 +152,42 @@ async def exchange(
     body: bytes,
     timeout_s: float,
 ) -> HttpAnswer:
-    """Ask once; raises CommunicationError, OperationTimeout or ServiceInternalError."""
+    """Send one request; raises CommunicationError, OperationTimeout or ServiceInternalError."""
     request = _request(endpoint, method, target, headers, body)
     try:
         async with asyncio.timeout(timeout_s):
             return await _exchange(endpoint, tls, request)
     except TimeoutError as error:
         raise OperationTimeout(
-            f"{endpoint.url} gave no answer within {timeout_s:g} s",
-            hint="Check that the namespace can be reached over HTTP from here",
+            f"No response from {endpoint.url} within {timeout_s:g} s",
+            hint="Check that this machine can reach the namespace over HTTP",
         ) from error
-    except _Garbled as error:
+    except _InvalidResponse as error:
         raise ServiceInternalError(
-            f"{endpoint.url} does not answer like a messaging service: {error}",
-            hint="Check the host and the port; the emulator has its HTTP side on port 5300",
+            f"Invalid HTTP response from {endpoint.url}: {error}",
+            hint="Check the host and the port; the emulator uses port 5300 for HTTP",
         ) from error
 
 
 async def _exchange(
     endpoint: AdministrationEndpoint, tls: ssl.SSLContext | None, request: bytes
 ) -> HttpAnswer:
-    reader, writer = await _connected(endpoint, tls)
+    reader, writer = await _connect(endpoint, tls)
     try:
         writer.write(request)
         await writer.drain()
         return await _answer(reader)
     except (OSError, asyncio.IncompleteReadError, ssl.SSLError) as error:
         raise CommunicationError(
-            f"the connection to {endpoint.url} was lost",
+            f"The connection to {endpoint.url} was lost",
             hint="Check the namespace and the network, then try again",
         ) from error
     finally:
-        # Nothing more is wanted, so nobody waits for a polite goodbye either.
+        # Nothing more is needed from this connection, so its closing handshake is skipped.
         writer.transport.abort()
 
 
-async def _connected(
+async def _connect(
     endpoint: AdministrationEndpoint, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
@@ -199,15 +196,15 @@ async def _connected(
         )
     except ssl.SSLCertVerificationError as error:
         raise CommunicationError(
-            f"the certificate of {endpoint.url} is not trusted: {error.verify_message}",
-            hint="Name the authority's file with ca_file, or set SSL_CERT_FILE",
+            f"The certificate of {endpoint.url} is not trusted: {error.verify_message}",
+            hint="Set ca_file, or SSL_CERT_FILE, to the certificate file of the authority",
             was_sent=False,
         ).mark_final() from error
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise CommunicationError(
-            f"{endpoint.url} cannot be reached: {reason}",
-            hint="Check the host name, the port, and that the namespace is up",
+            f"Connection to {endpoint.url} failed: {reason}",
+            hint="Check the host name, the port, and that the namespace is running",
             was_sent=False,
         ) from error
 
@@ -219,13 +216,14 @@ def _request(
     headers: Mapping[str, str],
     body: bytes,
 ) -> bytes:
-    told = {
+    all_headers = {
         "Host": endpoint.authority,
         **headers,
         "Content-Length": str(len(body)),
         "Connection": "close",
     }
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {text}" for name, text in told.items())]
+    fields = (f"{name}: {text}" for name, text in all_headers.items())
+    lines = [f"{method} {target} HTTP/1.1", *fields]
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
 
@@ -234,7 +232,7 @@ def _request(
 
 async def _answer(reader: asyncio.StreamReader) -> HttpAnswer:
     status, headers = await _head(reader)
-    while status < 200:  # "100 Continue" and its like announce the answer.
+    while status < 200:  # "100 Continue" and the like precede the response.
         status, headers = await _head(reader)
     return HttpAnswer(status, headers, await _body(reader, status, headers))
 
@@ -243,16 +241,16 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise _Garbled("its headers do not end") from error
+        raise _InvalidResponse(f"the headers exceed {HEAD_BYTES_MAX} bytes") from error
     first, *lines = head[:-4].split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise _Garbled("it is not HTTP/1.1")
+        raise _InvalidResponse("it is not HTTP/1.1")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, text = line.partition(b":")
         if not colon:
-            raise _Garbled("a header has no colon")
+            raise _InvalidResponse("a header has no colon")
         headers[name.decode("latin-1").lower()] = text.decode("latin-1").strip()
     return int(match[1]), headers
 
@@ -262,12 +260,14 @@ async def _body(reader: asyncio.StreamReader, status: int, headers: Mapping[str,
         return b""
     if "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked":
-            raise _Garbled("its transfer encoding is not known")
+            raise _InvalidResponse("its transfer encoding is unknown")
         return await _chunks(reader)
     if "content-length" in headers:
         text = headers["content-length"].encode("latin-1")
         if not _LENGTH.fullmatch(text) or int(text) > BODY_BYTES_MAX:
-            raise _Garbled("its length is no number, or too large")
+            raise _InvalidResponse(
+                f"its content length is not a number, or exceeds {BODY_BYTES_MAX} bytes"
+            )
         return await reader.readexactly(int(text))
     return await _until_close(reader)
 
@@ -277,24 +277,24 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
     while True:
         match = _CHUNK_SIZE.fullmatch(await _line(reader))
         if match is None:
-            raise _Garbled("a chunk has no size")
+            raise _InvalidResponse("a chunk has no size")
         size = int(match[1], 16)
         if size == 0:
             return bytes(body)  # Trailers may follow; the connection ends here.
         if len(body) + size > BODY_BYTES_MAX:
-            raise _Garbled(f"it has more than {BODY_BYTES_MAX} bytes")
+            raise _InvalidResponse(f"its body exceeds {BODY_BYTES_MAX} bytes")
         body += await reader.readexactly(size)
         if await reader.readexactly(2) != b"\r\n":
-            raise _Garbled("a chunk does not end where it said")
+            raise _InvalidResponse("a chunk does not have the size that it states")
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
     try:
         line = await reader.readuntil(b"\n")
     except asyncio.LimitOverrunError as error:
-        raise _Garbled("a chunk has no size") from error
+        raise _InvalidResponse("a chunk has no size") from error
     if len(line) > _CHUNK_LINE_BYTES_MAX:
-        raise _Garbled("the size of a chunk is too long")
+        raise _InvalidResponse("the line with the size of a chunk is too long")
     return line
 
 
@@ -303,7 +303,7 @@ async def _until_close(reader: asyncio.StreamReader) -> bytes:
     while part := await reader.read(64 << 10):
         body += part
         if len(body) > BODY_BYTES_MAX:
-            raise _Garbled(f"it has more than {BODY_BYTES_MAX} bytes")
+            raise _InvalidResponse(f"its body exceeds {BODY_BYTES_MAX} bytes")
     return bytes(body)
 
 
@@ -327,33 +327,33 @@ _BY_STATUS: Final[dict[int, type[ServiceError]]] = {
 }
 _HINTS: Final[dict[type[ServiceError], str]] = {
     AuthenticationFailed: "Check the name and the key of the access rule, and this machine's clock",
-    EntityNotFound: "Create it first, or check its spelling",
+    EntityNotFound: "Create the entity, or check its name",
     MessageRefused: "Check the properties of the entity",
     OperationTimeout: "Try again later",
-    QuotaExceeded: "Delete entities that nobody needs, or ask for a larger namespace",
-    ServerBusy: "Try again in ten seconds",
-    ServiceInternalError: "Try again later; if it stays, ask whoever runs the namespace",
+    QuotaExceeded: "Delete unused entities, or use a larger namespace",
+    ServerBusy: "Try again in 10 seconds",
+    ServiceInternalError: "Try again later; if the error persists, contact the operator",
 }
 
 
-def refusal_of(answer: HttpAnswer, *, verb: str, kind: str, path: str) -> TwinbusError:
-    """The error that an answer stands for; ``verb`` and ``kind`` say what was asked for."""
-    detail = detail_of(answer.body)
+def error_for(answer: HttpAnswer, *, verb: str, kind: str, path: str) -> TwinbusError:
+    """The error for a response; ``verb`` and ``kind`` describe the request."""
+    detail = parse_error_detail(answer.body)
     if answer.status == 409 and _CONFLICT not in detail:
         # Queues and topics share their names.
         shared = "queue or topic" if kind in ("queue", "topic") else kind
         return EntityExists(kind=shared, path=path)
     error = _class_of(answer.status, detail)
-    asked = f"{verb} the {kind} {path!r}" if path else f"{verb} the {kind}"
-    said = f": {detail.rstrip('.')}" if detail else ""
-    hint = _HINTS.get(error, "Check that the address is the one of a messaging service")
+    operation = f"{verb} the {kind} {path!r}" if path else f"{verb} the {kind}"
+    reason = f": {detail.rstrip('.')}" if detail else ""
+    hint = _HINTS.get(error, "Check that the address is that of a messaging service")
     if error is AccessRefused:
-        hint = "Use an access rule with the claim Manage"
-        asked += ", which needs the claim Manage"
+        hint = "Use an access rule with the Manage claim"
+        operation += ", which requires the Manage claim"
     if ". " in detail and not detail.startswith("SubCode"):
-        hint = ""  # Our broker's own is in it.
+        hint = ""  # The detail contains our broker's own hint.
     return error(
-        f"the namespace refused to {asked} (status {answer.status}){said}",
+        f"The namespace refused to {operation} (status {answer.status}){reason}",
         path=path,
         condition=f"http:{answer.status}",
         hint=hint,
@@ -372,8 +372,8 @@ def _class_of(status: int, detail: str) -> type[ServiceError]:
     return ServiceInternalError if status >= 500 else ServiceError
 
 
-def detail_of(body: bytes) -> str:
-    """The sentence in an error's body, on one line; empty when there is none to be shown."""
+def parse_error_detail(body: bytes) -> str:
+    """The sentence in an error's body, on one line; empty when it must not be shown."""
     try:
         found = fromstring(body, forbid_dtd=True).find("Detail")
     except (ParseError, DefusedXmlException, LookupError, ValueError):

@@ -2,9 +2,8 @@
 
     RuleProperties(name="urgent", filter=SqlRuleFilter("priority > 3"), action="SET seen = 1")
 
-Rule 1: what is written are texts, numbers and truth values; any other type of a property is read
-        as its text.
-Rule 2: a filter of a kind that is not known here is told by its name and written by nobody.
+Rule 1: texts, numbers and booleans are written; a property of any other type is read as its text.
+Rule 2: a filter of an unknown kind is returned by its name and never written.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
     "NamedRuleFilter",
     "RuleProperties",
     "SqlRuleFilter",
-    "rule_in",
+    "parse_rule",
     "rule_xml",
 ]
 
@@ -34,7 +33,7 @@ _INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 _TYPE: Final = f"{{{_INSTANCE}}}type"
 _PAIR: Final = "KeyValueOfstringanyType"
-# In the order in which the service wants them.
+# In the order that the service requires.
 _CONDITIONS: Final = {
     "CorrelationId": "correlation_id",
     "MessageId": "message_id",
@@ -57,7 +56,7 @@ class SqlRuleFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationRuleFilter:
-    """Values that a message must have; None is not looked at."""
+    """Values that a message must have; None is not compared."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -72,7 +71,7 @@ class CorrelationRuleFilter:
 
 @dataclass(frozen=True, slots=True)
 class NamedRuleFilter:
-    """Every message (TrueFilter), none (FalseFilter), or a kind that is not known here."""
+    """Every message (TrueFilter), none (FalseFilter), or an unknown kind."""
 
     kind: str = "TrueFilter"
 
@@ -82,7 +81,7 @@ Filter = SqlRuleFilter | CorrelationRuleFilter | NamedRuleFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleProperties:
-    """Which messages a subscription takes, and what it does to them."""
+    """Which messages a subscription gets, and how it changes them."""
 
     name: str
     filter: Filter = NamedRuleFilter()
@@ -121,8 +120,8 @@ def _sql(expression: str) -> str:
 
 
 def _correlation(wanted: CorrelationRuleFilter) -> str:
-    said = [(name, getattr(wanted, field)) for name, field in _CONDITIONS.items()]
-    parts = [_element(name, value) for name, value in said if value is not None]
+    conditions = [(name, getattr(wanted, field)) for name, field in _CONDITIONS.items()]
+    parts = [_element(name, value) for name, value in conditions if value is not None]
     pairs = [_pair(name, value) for name, value in wanted.properties.items()]
     if pairs:
         parts.append(f"<Properties>{''.join(pairs)}</Properties>")
@@ -150,8 +149,8 @@ def _element(name: str, text: str) -> str:
 # -- in -------------------------------------------------------------------------------------
 
 
-def rule_in(entry: ParsedEntry) -> RuleProperties:
-    """The rule that an entry tells of."""
+def parse_rule(entry: ParsedEntry) -> RuleProperties:
+    """The rule of an entry."""
     found = entry.described.find(_CONNECT + "Filter")
     action = entry.described.find(_CONNECT + "Action")
     expression = None if action is None else action.findtext(_CONNECT + "SqlExpression")
@@ -167,8 +166,8 @@ def _filter_in(found: Element) -> Filter:
         case "SqlFilter":
             return SqlRuleFilter(found.findtext(_CONNECT + "SqlExpression") or "")
         case "CorrelationFilter":
-            told = {field: found.findtext(_CONNECT + name) for name, field in _CONDITIONS.items()}
-            conditions = {field: text for field, text in told.items() if text is not None}
+            texts = {field: found.findtext(_CONNECT + name) for name, field in _CONDITIONS.items()}
+            conditions = {field: text for field, text in texts.items() if text is not None}
             return CorrelationRuleFilter(**conditions, properties=_pairs_in(found))
     return NamedRuleFilter(kind)
 

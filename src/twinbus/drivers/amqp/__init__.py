@@ -1,15 +1,16 @@
-"""The lean AMQP client: the driver for whoever counts microseconds.
+"""Our own AMQP client: the driver for throughput.
 
-driver               AmqpDriver; sender and receiver what it makes
+driver               AmqpDriver; sender and receiver what it creates
 connection           one connection: the engine of twinbus.amqp on a socket
 connection_pool      the connections of a driver
-link_endpoint        what our ends of links share: sender_endpoint, receiver_endpoint, request_nodes
-token_refresh        tokens, shown and renewed
+link_endpoint        what our link endpoints share: sender_endpoint, receiver_endpoint,
+                     request_nodes
+token_refresh        tokens, sent and renewed
 batching             several messages as one delivery
-delivery_metadata    what a delivered message says of itself
-shared_attempt       one attempt for many who wait, and how long they do
-errors               what the service says no with, as errors
-options              what can be chosen
+delivery_metadata    sequence number, times and delivery count of a delivered message
+shared_attempt       one attempt for many callers that wait, and their time limits
+errors               errors of the service as ours
+options              the options of the client
 """
 
 from __future__ import annotations

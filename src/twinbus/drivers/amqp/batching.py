@@ -1,7 +1,8 @@
 """Several messages as one delivery: Service Bus' batch envelope.
 
 The envelope is a message whose data sections are the encoded messages. The service routes it by
-what the envelope itself says, so it repeats the first message's id, session and partition key.
+the properties of the envelope itself, so it repeats the first message's id, session and partition
+key.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _SMALL_HEADS: Final = tuple(b"\x00\x53\x75\xa0" + bytes((size,)) for size in ran
 _LARGE_HEAD: Final = struct.Struct(">4sI").pack
 _LARGE_DATA: Final = b"\x00\x53\x75\xb0"
 _EMPTY_BODY_BYTES: Final = 5
-"""What a message without content ends with: an empty data section."""
+"""The empty data section at the end of a message without content."""
 
 
 class EncodedDelivery(NamedTuple):
-    """What is sent for one message or several."""
+    """The encoded form of one message or several."""
 
     payload: bytes
     message_format: int
@@ -48,7 +49,7 @@ def encode_delivery(outgoing_messages: Sequence[OutgoingMessage]) -> EncodedDeli
     if len(outgoing_messages) == 1:
         encoded = outgoing_messages[0].encoded
         return EncodedDelivery(encoded, FORMAT_MESSAGE, len(encoded))
-    parts = [envelope_of(outgoing_messages[0].encoded)]
+    parts = [encode_envelope(outgoing_messages[0].encoded)]
     largest = 0
     for outgoing_message in outgoing_messages:
         encoded = outgoing_message.encoded
@@ -60,8 +61,8 @@ def encode_delivery(outgoing_messages: Sequence[OutgoingMessage]) -> EncodedDeli
 
 
 def check_size(load: EncodedDelivery, facts: LinkProperties, path: str) -> None:
-    """Raise MessageTooLarge for what a link refuses. A service that is sent too much takes the
-    link away, from everybody who sends on it."""
+    """Raise MessageTooLarge for what a link refuses. If too much is sent, the service detaches the
+    link for all callers that send on it."""
     if load.largest_bytes > facts.message_bytes_max:
         raise _too_large("message", load.largest_bytes, facts.message_bytes_max, path)
     if load.message_format == FORMAT_BATCH and len(load.payload) > facts.batch_limit_bytes:
@@ -69,13 +70,13 @@ def check_size(load: EncodedDelivery, facts: LinkProperties, path: str) -> None:
 
 
 def _too_large(what: str, size: int, size_max: int, path: str) -> MessageTooLarge:
-    hint = "Send fewer messages at once" if what == "batch" else "Make it smaller"
-    sentence = f"the {what} has {size} bytes and {path!r} takes {size_max}"
+    hint = "Send fewer messages in one batch" if what == "batch" else "Reduce the message size"
+    sentence = f"The {what} has {size} bytes; {path!r} accepts at most {size_max} bytes"
     return MessageTooLarge(sentence, path=path, hint=hint)
 
 
-def envelope_of(encoded: bytes) -> bytes:
-    """The sections of a batch in front of its messages."""
+def encode_envelope(encoded: bytes) -> bytes:
+    """The sections of a batch before its messages."""
     if head := simple_properties(encoded):
         return head
     routing = BatchKeys(encoded)
@@ -88,13 +89,13 @@ def envelope_of(encoded: bytes) -> bytes:
 
 
 class BatchKeys:
-    """What of an encoded message the service wants to know beside it."""
+    """The properties of an encoded message that the service needs separately."""
 
     def __init__(self, encoded: bytes) -> None:
         try:
             found = scan_message(encoded, 0, len(encoded), body_required=False)
         except DecodeError as error:
-            raise MessageRefused(f"a message is not valid AMQP: {error.description}") from error
+            raise MessageRefused(f"The message is not valid AMQP: {error.description}") from error
         span = found.properties
         self.message_id: Any = None if span is None else property_field(encoded, span, MESSAGE_ID)
         self.session_id: Any = None if span is None else property_field(encoded, span, GROUP_ID)

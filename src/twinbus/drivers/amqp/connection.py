@@ -1,12 +1,13 @@
 """One connection to a namespace: the engine of twinbus.amqp on a socket of asyncio.
 
-    socket --> data_received() --> engine --> events --> the ends that own sessions and links
-    ends ----> engine --> wants_flush() --> one write for all that was said in a turn of the loop
+    socket -----> data_received() --> engine --> events --> endpoints that own sessions and links
+    endpoints --> engine --> wants_flush() --> one write for all frames of a turn of the loop
 
-Rule 1: what happens to the line is told to every end on it exactly once, as a Loss.
-Rule 2: ``flush_count`` counts writes, so that an end can tell what has left from what has not.
-Rule 3: a line that stayed silent for a whole call is retired: whoever waits on it may go on
-        waiting, new calls get a new one. Heartbeats decide in the end (AMQP's idle timeout).
+Rule 1: every endpoint is notified exactly once when the connection is lost, with a ConnectionLoss.
+Rule 2: ``flush_count`` counts writes, so that an endpoint can distinguish what was written to the
+        socket from what was not.
+Rule 3: a connection that received nothing during a whole call is retired: calls that wait on it
+        may go on waiting, new calls get a new one. In the end AMQP's idle timeout decides.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from twinbus.amqp.events import (
     WindowOpened,
 )
 from twinbus.amqp.session import Session
-from twinbus.drivers.amqp.errors import ConnectionLoss, closed_by_us, quoted
+from twinbus.drivers.amqp.errors import ConnectionLoss, closed_loss, quote
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.errors import CommunicationError
 
@@ -45,31 +46,31 @@ if TYPE_CHECKING:
 
 # Links on one connection; the broker and Service Bus both allow more sessions than that, and some
 # are left for requests.
-LINKS_PER_LINE_MAX: Final = 200
+LINKS_PER_CONNECTION_MAX: Final = 200
 SHARE_FOR_LINKS: Final = 0.75
 # Bytes that wait in the socket's buffer before senders are asked to wait: some batches' worth.
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
-# A line that said nothing for so long may have been closed behind our back.
-QUIET_S: Final = 0.5
-# For the goodbye to leave; a peer that does not read gets no more.
+# A connection that received nothing for this long may have been closed by the service.
+IDLE_S: Final = 0.5
+# For the closing frames to be sent; a peer that does not read gets no more time.
 CLOSE_TIMEOUT_S: Final = 1.0
 
 _PRODUCT: Final = {Symbol("product"): "twinbus"}
 
 
 class AmqpConnection(asyncio.Protocol):
-    """One connection. Made by open_line()."""
+    """One connection. Created by open_connection()."""
 
     def __init__(self, endpoint: Endpoint, options: AmqpOptions) -> None:
         self.endpoint = endpoint
         self.flush_count = 0
-        self.heard_at_s = 0.0
+        self.received_at_s = 0.0
         self.is_retired = False
         self.can_write = True
         self.loss: ConnectionLoss | None = None
         self.ends: set[LinkEndpoint] = set()
         self.on_loss: Callable[[], None] | None = None
-        """For one who wants to know as well."""
+        """Called when the connection is lost."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._engine = Connection(
@@ -87,7 +88,7 @@ class AmqpConnection(asyncio.Protocol):
         self._is_flush_due = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- for the ends ---------------------------------------------------------------------
+    # -- for the endpoints ----------------------------------------------------------------
 
     @property
     def is_usable(self) -> bool:
@@ -96,15 +97,15 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether its socket is closed, too."""
         return self.loss is not None and self._transport is None
 
     @property
     def has_room(self) -> bool:
-        """Whether one more link may come here."""
+        """Whether one more link may be attached here."""
         # One for tokens and one for a link, however few the peer allows: see begin().
         allowed = max(2, int(self._channel_count_max * SHARE_FOR_LINKS))
-        return len(self._channels_in_use()) < min(LINKS_PER_LINE_MAX, allowed)
+        return len(self._channels_in_use()) < min(LINKS_PER_CONNECTION_MAX, allowed)
 
     @property
     def _channel_count_max(self) -> int:
@@ -112,18 +113,20 @@ class AmqpConnection(asyncio.Protocol):
         return 1 if remote is None else remote.channel_max + 1
 
     def _channels_in_use(self) -> set[int]:
-        # A session that we ended is there until the peer has ended it too.
+        # A session that we ended uses its channel until the peer has ended it too.
         known = {session.channel for session in self._engine.sessions.values()}
         return known | self._begun_channels
 
     def begin(self, end: LinkEndpoint) -> Session:
-        """A session for an end, which from now on is told what happens to it."""
+        """A session for an endpoint, which gets its events from now on."""
         if self.loss is not None:
             raise self.loss.error(end.path, was_sent=False)
         used = self._channels_in_use()
         if len(used) >= self._channel_count_max:
             raise CommunicationError(
-                f"{self.endpoint.address} allows no more sessions", path=end.path, was_sent=False
+                f"{self.endpoint.address} allows no more AMQP sessions on this connection",
+                path=end.path,
+                was_sent=False,
             )
         channel = next(number for number in range(len(used) + 1) if number not in used)
         session = self._engine.begin_session(channel)
@@ -134,17 +137,17 @@ class AmqpConnection(asyncio.Protocol):
         return session
 
     def leave(self, end: LinkEndpoint) -> None:
-        """An end needs the line no more."""
+        """An endpoint no longer needs the connection."""
         self.ends.discard(end)
-        if self.is_retired and not any(each.holds_line for each in self.ends):
-            self._lose(closed_by_us("the connection"))
+        if self.is_retired and not any(each.holds_connection for each in self.ends):
+            self._lose(closed_loss("The connection"))
 
     def write(self, frame: bytes) -> None:
         self._engine.write(frame)
         self.wants_flush()
 
     def wants_flush(self) -> None:
-        """Something was said: it leaves at the end of this turn of the loop, with all the rest."""
+        """There is output: write it at the end of this turn of the loop, with all the rest."""
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -157,28 +160,28 @@ class AmqpConnection(asyncio.Protocol):
             self._engine.note_write(self._loop.time())
             self._transport.write(data)
 
-    async def listen(self) -> None:
-        """Let the loop hear what a line that was quiet has to say, a goodbye for instance."""
-        if self._loop.time() - self.heard_at_s > QUIET_S:
-            # The first turn finds what can be read, the second has read it.
+    async def poll_if_idle(self) -> None:
+        """Let the loop read what arrived on a connection that was idle, for example a close."""
+        if self._loop.time() - self.received_at_s > IDLE_S:
+            # The first turn detects that data can be read, the second reads it.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
     def suspect(self, since_s: float) -> None:
-        """A call got no answer in time: retire the line if nothing at all was heard since."""
-        if self.heard_at_s < since_s:
+        """A call timed out: retire the connection if it received nothing since."""
+        if self.received_at_s < since_s:
             self.is_retired = True
 
     # -- the socket -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked: the transports of uvloop are no children of asyncio's.
+        # Not checked: the transports of uvloop are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at_s = now_s = self._loop.time()
+        self.received_at_s = now_s = self._loop.time()
         engine = self._engine
         engine.note_read(now_s)
         engine.feed(data)
@@ -203,7 +206,7 @@ class AmqpConnection(asyncio.Protocol):
             self._closed.set_result(None)
         address = self.endpoint.address
         self._lose(
-            ConnectionLoss(CommunicationError, f"the connection to {address} was lost", cause=exc)
+            ConnectionLoss(CommunicationError, f"The connection to {address} was lost", cause=exc)
         )
 
     def _lose(self, loss: ConnectionLoss) -> None:
@@ -214,7 +217,7 @@ class AmqpConnection(asyncio.Protocol):
             self._timer.cancel()
         if not self.opened.done():
             self.opened.set_exception(loss.error("", was_sent=False))
-            self.opened.exception()  # The one who opens may have left.
+            self.opened.exception()  # The caller that opens it may have been cancelled.
         ends, self.ends = self.ends, set()
         for end in ends:
             end.lost(loss)
@@ -224,10 +227,10 @@ class AmqpConnection(asyncio.Protocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
-            # A peer that does not read would keep the last words waiting.
+            # With a peer that does not read, the closing frames would wait forever.
             self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self.abort)
 
-    # -- what the peer did ----------------------------------------------------------------
+    # -- events of the peer ---------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -238,12 +241,12 @@ class AmqpConnection(asyncio.Protocol):
                 if event.link.owner is not None:
                     event.link.owner.on_event(event)
             case DispositionReceived() | SessionEnded():
-                self._tell_owner(event.session, event)
+                self._notify_owner(event.session, event)
             case SessionBegun():
                 self._begun_channels.discard(event.session.channel)
-                self._tell_owner(event.session, event)
+                self._notify_owner(event.session, event)
             case WindowOpened():
-                self._tell_owner(event.session, event)
+                self._notify_owner(event.session, event)
             case Opened():
                 self._arm_timer()
                 if not self.opened.done():
@@ -252,17 +255,17 @@ class AmqpConnection(asyncio.Protocol):
                 self._lose(self._loss_of(event.error))
 
     @staticmethod
-    def _tell_owner(session: Session, event: Any) -> None:
+    def _notify_owner(session: Session, event: Any) -> None:
         owner: Any = session.owner
         if owner is not None:
             owner.on_event(event)
 
     def _loss_of(self, error: Error | None) -> ConnectionLoss:
-        sentence = f"the connection to {self.endpoint.address} was closed"
+        sentence = f"The connection to {self.endpoint.address} was closed"
         if error is None:
             return ConnectionLoss(CommunicationError, sentence)
-        said = quoted(error.description or error.condition)
-        return ConnectionLoss(CommunicationError, f"{sentence}: {said}", str(error.condition))
+        reason = quote(error.description or error.condition)
+        return ConnectionLoss(CommunicationError, f"{sentence}: {reason}", str(error.condition))
 
     # -- time -----------------------------------------------------------------------------
 
@@ -280,46 +283,46 @@ class AmqpConnection(asyncio.Protocol):
     # -- the end --------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Say goodbye, and be gone when this returns."""
-        self._lose(closed_by_us("the connection"))
+        """Close the connection; its socket is closed when this returns."""
+        self._lose(closed_loss("The connection"))
         if self._transport is not None:
             await asyncio.shield(self._closed)
 
     def abort(self) -> None:
-        """Be gone at once."""
+        """Close the socket immediately."""
         if self._transport is not None:
             self._transport.abort()
 
 
-async def open_line(
+async def open_connection(
     endpoint: Endpoint, options: AmqpOptions, context: ssl.SSLContext | None
 ) -> AmqpConnection:
-    """Connect and exchange opens; raises CommunicationError. How long is the caller's business."""
+    """Connect and exchange opens; raises CommunicationError. The caller limits the time."""
     loop = asyncio.get_running_loop()
-    line = AmqpConnection(endpoint, options)
+    connection = AmqpConnection(endpoint, options)
     address = endpoint.address
     try:
         await loop.create_connection(
-            lambda: line,
+            lambda: connection,
             address.host,
             address.port,
             ssl=context,
             server_hostname=address.host if context is not None else None,
         )
-        await asyncio.shield(line.opened)
+        await asyncio.shield(connection.opened)
     except ssl.SSLCertVerificationError as error:
         raise CommunicationError(
-            f"the certificate of {address} is not trusted: {quoted(error.verify_message)}",
-            hint="Give the authority that signed it as ca_file, and check the host name",
+            f"The certificate of {address} is not trusted: {quote(error.verify_message)}",
+            hint="Set ca_file to the authority that signed it, and check the host name",
             was_sent=False,
         ).mark_final() from error
     except OSError as error:
         raise CommunicationError(
-            f"nobody answers at {address}: {quoted(error)}",
-            hint="Check the address, the network and whether the service runs",
+            f"Connection to {address} failed: {quote(error)}",
+            hint="Check the address, the network and that the service is running",
             was_sent=False,
         ) from error
     except asyncio.CancelledError:
-        line.abort()
+        connection.abort()
         raise
-    return line
+    return connection

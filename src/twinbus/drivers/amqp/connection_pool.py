@@ -1,9 +1,9 @@
-"""The connections of one driver: where an end gets its line from.
+"""The connections of one driver, which its endpoints use.
 
-    PooledConnection       a line with its authority and its management nodes
-    ConnectionPool   the trunks of one driver: one, or as many as its links need
+    PooledConnection   a connection with its tokens and its management nodes
+    ConnectionPool     the connections of one driver: one, or as many as its links need
 
-Rule 1: links share a connection as long as it has room and can be heard.
+Rule 1: links share a connection as long as it has free sessions and receives frames.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from twinbus.drivers.amqp.connection import AmqpConnection, open_line
-from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.connection import AmqpConnection, open_connection
+from twinbus.drivers.amqp.errors import closed_loss
 from twinbus.drivers.amqp.link_endpoint import LinkEndpoint
 from twinbus.drivers.amqp.options import AmqpOptions, Endpoint
 from twinbus.drivers.amqp.request_nodes import ManagementNodeClient
@@ -27,14 +27,14 @@ AnyEndpoint = TypeVar("AnyEndpoint", bound=LinkEndpoint)
 
 
 class PooledConnection:
-    """One line and what is shared by everybody on it."""
+    """One connection and what all its links share."""
 
-    def __init__(self, line: AmqpConnection, credential: Credential) -> None:
-        self.line = line
-        self.authority = TokenRefresher(line, credential)
+    def __init__(self, connection: AmqpConnection, credential: Credential) -> None:
+        self.connection = connection
+        self.tokens = TokenRefresher(connection, credential)
         self._nodes: dict[str, ManagementNodeClient] = {}
         self._opening: dict[str, SharedAttempt[ManagementNodeClient]] = {}
-        line.on_loss = self.authority.close
+        connection.on_loss = self.tokens.close
 
     async def management(self, path: str) -> ManagementNodeClient:
         """The management node of an entity."""
@@ -53,8 +53,8 @@ class PooledConnection:
         timeout_s: float,
         link_name: str = "",
     ) -> dict[str, Any]:
-        """What the management node of an entity answers. One that was open before may know a token
-        that is no longer good: nothing was done then, and another one is shown (P7)."""
+        """The response of the management node of an entity. One that was already open may have an
+        expired token: the request was not carried out then, and a new token is sent (P7)."""
         known = self._nodes.get(path)
         node = await self.management(path)
         facts: dict[str, Any] = {"timeout_s": timeout_s, "link_name": link_name}
@@ -63,36 +63,38 @@ class PooledConnection:
         except AccessRefused:
             if node is not known:
                 raise
-        self.authority.forget(path)
-        await self.authority.authorize(path)
+        self.tokens.forget(path)
+        await self.tokens.authorize(path)
         return await node.request(operation, body, **facts)
 
     async def _open_node(self, path: str) -> ManagementNodeClient:
-        is_told = await self.authority.authorize(path)
-        node = await self.attached(
-            path, lambda line: ManagementNodeClient(line, path), is_reported=is_told
+        is_token_new = await self.tokens.authorize(path)
+        node = await self.attach(
+            path,
+            lambda connection: ManagementNodeClient(connection, path),
+            is_token_new=is_token_new,
         )
         self._nodes[path] = node
         self._opening.pop(path, None)
         return node
 
-    async def attached(
-        self, path: str, make: Callable[[AmqpConnection], AnyEndpoint], *, is_reported: bool
+    async def attach(
+        self, path: str, make: Callable[[AmqpConnection], AnyEndpoint], *, is_token_new: bool
     ) -> AnyEndpoint:
-        """A new link; ``is_told``: the service was shown a token for it just now.
+        """A new link; ``is_token_new``: a token for it was sent just now.
 
-        Who is refused with a token of earlier shows another one: the old one may have run out by
-        the service's clock, and if its key is gone the answer to the new one says so (P7).
+        A link that is refused with an earlier token gets another one: the old one may have expired
+        by the service's clock, and if its key is revoked, the new one is refused (P7).
         """
         while True:
-            end = make(self.line)
+            end = make(self.connection)
             try:
-                await end.attached()
+                await end.wait_attached()
             except AccessRefused:
-                self.authority.forget(path)
-                if is_reported:
+                self.tokens.forget(path)
+                if is_token_new:
                     raise
-                is_reported = await self.authority.authorize(path)
+                is_token_new = await self.tokens.authorize(path)
             else:
                 return end
 
@@ -104,55 +106,55 @@ class ConnectionPool:
         self.endpoint = endpoint
         self._credential = credential
         self._options = options
-        self._trunks: list[PooledConnection] = []
+        self._connections: list[PooledConnection] = []
         self._opening: SharedAttempt[PooledConnection] = SharedAttempt()
         self._context = _tls_context(options.ca_file) if endpoint.uses_tls else None
         self._is_closed = False
 
-    async def trunk(self) -> PooledConnection:
-        """A connection with room for one more end."""
+    async def acquire(self) -> PooledConnection:
+        """A connection with room for one more endpoint."""
         if self._is_closed:
-            raise closed_by_us(f"the driver for {self.endpoint.address}").error("", was_sent=False)
-        self._trunks = [each for each in self._trunks if not each.line.is_gone]
-        for trunk in [each for each in self._trunks if each.line.is_usable]:
-            await trunk.line.listen()
-            if trunk.line.is_usable and trunk.line.has_room:
-                return trunk
+            raise closed_loss(f"The driver for {self.endpoint.address}").error("", was_sent=False)
+        self._connections = [each for each in self._connections if not each.connection.is_gone]
+        for pooled in [each for each in self._connections if each.connection.is_usable]:
+            await pooled.connection.poll_if_idle()
+            if pooled.connection.is_usable and pooled.connection.has_room:
+                return pooled
         return await self._opening.result(self._open)
 
-    async def attached(
+    async def attach(
         self, path: str, make: Callable[[AmqpConnection], AnyEndpoint]
     ) -> tuple[PooledConnection, AnyEndpoint]:
         """A new link, and the connection that it is on."""
-        trunk, is_told = await self._admitted(path)
-        return trunk, await trunk.attached(path, make, is_reported=is_told)
+        pooled, is_token_new = await self._authorized_connection(path)
+        return pooled, await pooled.attach(path, make, is_token_new=is_token_new)
 
-    async def _admitted(self, path: str) -> tuple[PooledConnection, bool]:
-        """A connection with room, on which the service knows who we are (for ``path``), and
-        whether it was told just now."""
+    async def _authorized_connection(self, path: str) -> tuple[PooledConnection, bool]:
+        """A connection with room that is authorized for ``path``, and whether its token was sent
+        just now."""
         while True:
-            trunk = await self.trunk()
-            is_told = await trunk.authority.authorize(path)
-            if trunk.line.is_usable and trunk.line.has_room:
-                return trunk, is_told
+            pooled = await self.acquire()
+            is_token_new = await pooled.tokens.authorize(path)
+            if pooled.connection.is_usable and pooled.connection.has_room:
+                return pooled, is_token_new
 
     def suspect(self, since_s: float) -> None:
-        """A call had no answer: whatever was silent since is not used for others."""
-        for trunk in self._trunks:
-            trunk.line.suspect(since_s)
+        """A call timed out: connections that received nothing since are not used for others."""
+        for pooled in self._connections:
+            pooled.connection.suspect(since_s)
 
     async def _open(self) -> PooledConnection:
-        line = await open_line(self.endpoint, self._options, self._context)
-        trunk = PooledConnection(line, self._credential)
-        self._trunks.append(trunk)
-        return trunk
+        connection = await open_connection(self.endpoint, self._options, self._context)
+        pooled = PooledConnection(connection, self._credential)
+        self._connections.append(pooled)
+        return pooled
 
     async def close(self) -> None:
         self._is_closed = True
-        loss = closed_by_us(f"the driver for {self.endpoint.address}")
+        loss = closed_loss(f"The driver for {self.endpoint.address}")
         self._opening.fail(loss.error("", was_sent=False))
-        trunks, self._trunks = self._trunks, []
-        await asyncio.gather(*(trunk.line.close() for trunk in trunks))
+        connections, self._connections = self._connections, []
+        await asyncio.gather(*(pooled.connection.close() for pooled in connections))
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:
@@ -160,6 +162,6 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise ConfigurationError(
-            f"the certificates in {ca_file!r} cannot be read: {error.strerror or error}",
-            hint="ca_file is a file in PEM format",
+            f"Certificates in {ca_file!r} cannot be read: {error.strerror or error}",
+            hint="Set ca_file to a file in PEM format",
         ) from error

@@ -1,15 +1,15 @@
-"""What a delivered message says about itself: number, times, deliveries.
+"""Reads the service's metadata of delivered messages: sequence number, times, delivery count.
 
-The messages of one link look alike up to their bodies. Once one was read with care, the next are
-recognised by the bytes around the numbers, and the numbers are read from their places.
+The messages of one link are alike up to their bodies. Once one was parsed completely, the next are
+recognised by the bytes around the numbers, and the numbers are read from their positions.
 
     header .. count | lock token | key number | key time | key until | the rest
     equal     read    ignored      equal read   equal read   equal read   ignored
 
-Rule 1: a message that looks different in any way is read with care, and looked for from then on.
-Rule 2: a message that cannot be read is delivered all the same, with zeros: whoever receives it
-        decides what becomes of it. So is one of more than 512 annotations, which no service writes.
-Rule 3: only what stands in front of the message itself is read, so that its size does not matter.
+Rule 1: a message that differs in any way is parsed completely, and its layout is used from then on.
+Rule 2: a message that cannot be parsed is delivered as well, with zeros: its receiver decides what
+        to do with it. So is one of more than 512 annotations, which no service writes.
+Rule 3: only the sections before the message itself are read, so that its size does not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from twinbus.amqp.message.sections import MessageSections, scan_front
 
 
 class DeliveryMetadata(NamedTuple):
-    """The service's own notes on a message."""
+    """The service's metadata of a message."""
 
     sequence_number: int = 0
     enqueued_at_ms: int | None = None
@@ -45,27 +45,27 @@ _NO_FACT: Final = -1
 
 _HEADER_FIELD_COUNT: Final = 5
 _LAYOUTS: Final = {0x43: "", 0x52: "B", 0x70: "I", 0x55: "b", 0x81: "q", 0x83: "q"}
-"""How numbers stand there, by their constructors."""
+"""The layout of numbers, by their constructors."""
 _LIST_HEADS: Final = {0xC0: 3, 0xD0: 9}
 _MAP_HEADS: Final = {0xC1: 2, 0xD1: 8}
-"""By constructor: the bytes of size and count behind it."""
+"""By constructor: the bytes of size and count after it."""
 
 
 class _Hole(NamedTuple):
-    """Bytes that may differ between messages of one shape."""
+    """Bytes that may differ between messages of one layout."""
 
     start: int
     size: int
     fact: int = _NO_FACT
-    """Which of the facts they are, if any."""
+    """Which of the values they are, if any."""
     layout: str = ""
 
 
 class _NoShape(Exception):
-    """A fact may stand behind something of any length: such messages have no places in common."""
+    """A value may follow something of any length: such messages have no common positions."""
 
 
-class FactReader:
+class MetadataReader:
     """Reads the messages of one link."""
 
     def __init__(self) -> None:
@@ -76,20 +76,20 @@ class FactReader:
         self._size_bytes = 0
 
     def read(self, message: bytes) -> tuple[int, int | None, int | None, int]:
-        """The facts of a message, in the order of Facts."""
+        """The values of a message, in the order of DeliveryMetadata."""
         equal = self._equal
         if (
             equal is not None
             and len(message) >= self._size_bytes
             and equal(message) == self._expected
         ):
-            # Facts that have no place in messages of this shape stand behind those that have one.
+            # Values that messages of this layout do not have follow those that they have.
             found = (*self._numbers(message), 0, None)
             number, enqueued, until, count = self._order
             return found[number], found[enqueued], found[until], found[count]
-        return self._read_with_care(message)
+        return self._parse(message)
 
-    def _read_with_care(self, message: bytes) -> DeliveryMetadata:
+    def _parse(self, message: bytes) -> DeliveryMetadata:
         try:
             sections = scan_front(message, 0, len(message))
             facts = _facts(message, sections)
@@ -102,7 +102,7 @@ class FactReader:
         return facts
 
     def _learn(self, message: bytes, holes: list[_Hole]) -> None:
-        """Take the shape of a message: what is equal in all of them, and where the facts are."""
+        """Learn the layout of a message: which bytes are equal in all, and where the values are."""
         equal, numbers = ">", ">"
         position = 0
         for hole in holes:
@@ -141,7 +141,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _holes(message: bytes, sections: MessageSections) -> list[_Hole]:
-    """The places in front of the body where messages of one link differ."""
+    """The positions before the body where messages of one link differ."""
     if sections.message_annotations is None:
         raise _NoShape
     holes = _annotation_holes(message, sections.message_annotations)
@@ -155,7 +155,7 @@ def _holes(message: bytes, sections: MessageSections) -> list[_Hole]:
 
 
 def _header_holes(message: bytes) -> list[_Hole]:
-    """Every field of the header that has a width; it always stands first."""
+    """Every field of the header that has a fixed width; the header is always first."""
     position = 3
     if message[1] != 0x53 or message[position] not in _LIST_HEADS:
         raise _NoShape
@@ -182,10 +182,10 @@ def _fact_hole(position: int, width: int, fact: int, code: int) -> _Hole:
 
 
 def _annotation_holes(message: bytes, span: tuple[int, int]) -> list[_Hole]:
-    """The facts, and the head of their map if senders' own annotations stand behind them."""
+    """The values, and the head of their map if annotations of the sender follow them."""
     holes, is_whole = _map_holes(message, span)
     if is_whole:
-        # Up to its end the map is as it was learned, so nothing else can stand in it.
+        # The map is as learned up to its end, so it contains nothing else.
         return [*holes, _Hole(span[1], 0)]
     if {hole.fact for hole in holes} >= set(_FACT_OF.values()):
         return [_Hole(span[0] + 1, _MAP_HEADS[message[span[0]]]), *holes]
@@ -193,7 +193,7 @@ def _annotation_holes(message: bytes, span: tuple[int, int]) -> list[_Hole]:
 
 
 def _map_holes(message: bytes, span: tuple[int, int]) -> tuple[list[_Hole], bool]:
-    """Values with a width, up to the first that has none; whether those were all."""
+    """Values with a fixed width, up to the first without one; whether those were all."""
     start, stop = span
     holes: list[_Hole] = []
     position = start + 1 + _MAP_HEADS[message[start]]

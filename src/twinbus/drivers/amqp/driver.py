@@ -1,4 +1,4 @@
-"""The port's Driver over AMQP: one namespace of Service Bus, or of the twinbus broker."""
+"""The Driver interface over AMQP: one namespace of Service Bus, or of the twinbus broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from twinbus.drivers.interface import NextSession, ReceiveMode
 
 
 class AmqpDriver:
-    """One namespace. Nothing is connected before it is needed."""
+    """One namespace. Connections open when they are first needed."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AmqpDriver:
         self.address = endpoint.address
         self.options = options or AmqpOptions()
         self._endpoint, self._credential = endpoint, credential_of(credential)
-        self._namespace = ConnectionPool(endpoint, self._credential, self.options)
+        self._pool = ConnectionPool(endpoint, self._credential, self.options)
         self._open: set[AmqpSender | AmqpReceiver] = set()
 
     @classmethod
@@ -52,12 +52,12 @@ class AmqpDriver:
         credential: Credential | IdentityCredential,
         options: AmqpOptions | None = None,
     ) -> AmqpDriver:
-        """The namespace is named by its host, such as ``orders.servicebus.windows.net``."""
+        """The namespace is given by its host, for example ``orders.servicebus.windows.net``."""
         return cls(Endpoint.of(namespace_at(fully_qualified_namespace)), credential, options)
 
     def access(self) -> ConnectionString | None:
-        """How another process gets into the namespace; None where only this one can, because
-        the credential is an object of its own."""
+        """The connection string for another process; None if there is none, because the credential
+        is an object of this process."""
         where = ConnectionString(
             host=self._endpoint.host,
             port=self._endpoint.port,
@@ -72,7 +72,7 @@ class AmqpDriver:
                 return None
 
     def sender(self, path: str) -> AmqpSender:
-        sender = AmqpSender(self._namespace, path, self._open.discard)
+        sender = AmqpSender(self._pool, path, self._open.discard)
         self._open.add(sender)
         return sender
 
@@ -85,7 +85,7 @@ class AmqpDriver:
         session: str | NextSession | None = None,
     ) -> AmqpReceiver:
         receiver = AmqpReceiver(
-            self._namespace,
+            self._pool,
             path,
             mode=mode,
             prefetch=prefetch,
@@ -99,4 +99,4 @@ class AmqpDriver:
         try:
             await asyncio.gather(*(each.close() for each in list(self._open)))
         finally:
-            await self._namespace.close()
+            await self._pool.close()

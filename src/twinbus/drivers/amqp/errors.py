@@ -1,8 +1,8 @@
-"""What the service says no with, as errors (which condition means what:
-drivers/error_conditions.py).
+"""Errors of the service as ours (which condition means what: drivers/error_conditions.py).
 
-Rule 1: a Loss is why a link is gone. It makes an error of its own for every call that waited,
-        because an error belongs to one call (it turns from transient to final there).
+Rule 1: a ConnectionLoss is the reason why a link is gone. It creates an error of its own for every
+        call that waited, because an error belongs to one call (it turns from transient to final
+        there).
 Rule 2: the service's own words are quoted, shortened and on one line.
 """
 
@@ -37,16 +37,16 @@ STATUS_CODES: Final[Mapping[int, type[ServiceError]]] = {
     410: MessageLockLost,
     503: ServerBusy,
 }
-"""For answers of a node that give no condition."""
+"""For responses of a node without a condition."""
 
-# Errors about one message: when a link dies of one, it does not say which of many it was.
+# Errors about one message: if one ends a link, it is unknown which of many messages caused it.
 ABOUT_ONE_MESSAGE: Final = (MessageTooLarge, MessageRefused)
 
 QUOTE_LENGTH_MAX: Final = 300
 
 
-def quoted(text: object) -> str:
-    """Somebody else's words, fit for our sentence."""
+def quote(text: object) -> str:
+    """Text of the service, prepared for our sentence."""
     line = " ".join(str(text).split())
     printable = "".join(each if each.isprintable() else "?" for each in line)
     if len(printable) > QUOTE_LENGTH_MAX:
@@ -57,16 +57,18 @@ def quoted(text: object) -> str:
 def refusal(
     error: Error, *, path: str, otherwise: type[ServiceError] = ServiceInternalError
 ) -> ServiceError:
-    """The error for a condition that the service gave."""
+    """The error for a condition that the service returned."""
     kind = CONDITIONS.get(str(error.condition), otherwise)
-    said = quoted(error.description or error.condition)
-    return kind(f"{path!r} answered: {said}", path=path, condition=str(error.condition))
+    reason = quote(error.description or error.condition)
+    sentence = f"The service refused an operation on {path!r}: {reason}"
+    return kind(sentence, path=path, condition=str(error.condition))
 
 
 def status_refusal(status: int, condition: str, text: object, *, path: str) -> ServiceError:
-    """The error for the answer of a management node."""
+    """The error for the response of a management node."""
     kind = CONDITIONS.get(condition) or STATUS_CODES.get(status, ServiceInternalError)
-    return kind(f"{path!r} answered {status}: {quoted(text)}", path=path, condition=condition)
+    sentence = f"The service refused a request to {path!r} (status {status}): {quote(text)}"
+    return kind(sentence, path=path, condition=condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +80,32 @@ class ConnectionLoss:
     condition: str = ""
     hint: str = ""
     is_final: bool = False
-    """Our own side closed it: trying again makes no sense."""
+    """Our own side closed it: a retry is useless."""
     cause: BaseException | None = None
 
     def error(self, path: str, *, was_sent: bool) -> ServiceError:
-        """The error of one call; ``was_sent`` says whether its bytes had left."""
+        """The error of one call; ``was_sent``: its bytes were sent."""
         made = self.kind(self.sentence, path=path, condition=self.condition, hint=self.hint)
         made.is_ambiguous = was_sent and made.is_ambiguous
         made.__cause__ = self.cause
         return made.mark_final() if self.is_final else made
 
 
-def detached(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:
-    """The service took a link away, or did not open it.
+def detach_loss(error: Error | None, path: str, *, was_open: bool) -> ConnectionLoss:
+    """The service detached a link, or refused to attach it.
 
-    One that was open had the right to be: whether we still have it is told by the next link, with
-    a new token.
+    A link that was open was authorized: whether it still is, the next link shows with a new token.
     """
     if error is None:
-        return ConnectionLoss(LinkDetached, f"the service detached the link to {path!r}")
+        return ConnectionLoss(LinkDetached, f"The service detached the link to {path!r}")
     condition = str(error.condition)
     kind = CONDITIONS.get(condition, LinkDetached)
     if was_open and kind is AccessRefused:
         kind = LinkDetached
-    said = quoted(error.description or condition)
-    return ConnectionLoss(kind, f"the service detached the link to {path!r}: {said}", condition)
+    reason = quote(error.description or condition)
+    return ConnectionLoss(kind, f"The service detached the link to {path!r}: {reason}", condition)
 
 
-def closed_by_us(what: str) -> ConnectionLoss:
-    """A call that was waiting when its own side closed, or came after that."""
+def closed_loss(what: str) -> ConnectionLoss:
+    """The loss for calls that wait when our own side closes, or come after that."""
     return ConnectionLoss(CommunicationError, f"{what} is closed", is_final=True)

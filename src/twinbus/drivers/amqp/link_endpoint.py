@@ -1,14 +1,14 @@
-"""Our end of a link: what senders, receivers and requests have in common.
+"""Our endpoint of a link: what senders, receivers and requests have in common.
 
-    LinkEndpoint                a session of its own with a link in it
-    ├── SendingEnd     sender_endpoint.py
-    ├── ReceivingEnd   receiver_endpoint.py
-    └── Node           request_nodes.py: two links, for requests and for their answers
+    LinkEndpoint            a session of its own with a link in it
+    ├── SenderEndpoint      sender_endpoint.py
+    ├── ReceiverEndpoint    receiver_endpoint.py
+    └── RequestNode         request_nodes.py: two links, for requests and for their responses
 
-Rule 1: every end has a session to itself, so that delivery ids of one receiver follow one another
-        (a thousand messages are settled with one frame), and trouble stays where it began.
-Rule 2: an end is lost once and for good, with a Loss; a new one takes its place when somebody
-        needs it.
+Rule 1: every endpoint has a session of its own, so that delivery ids of one receiver follow one
+        another (a thousand messages are settled with one frame), and a failure affects one link.
+Rule 2: an endpoint is lost once and for good, with a ConnectionLoss; a new one replaces it when a
+        call needs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from twinbus.amqp.events import (
 from twinbus.amqp.link import ReceiverLink, SenderLink
 from twinbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, Source, Target
 from twinbus.drivers.amqp.connection import AmqpConnection
-from twinbus.drivers.amqp.errors import ConnectionLoss, closed_by_us, detached
+from twinbus.drivers.amqp.errors import ConnectionLoss, closed_loss, detach_loss
 
 UNSETTLED: Final = 0
 SETTLED: Final = 1
@@ -42,20 +42,20 @@ AnyLink = TypeVar("AnyLink", SenderLink, ReceiverLink)
 
 
 class LinkEndpoint:
-    """One session, the links in it, and what became of them."""
+    """One session and the links in it."""
 
-    holds_line = True
-    """Whether a retired line is still needed because of it."""
+    holds_connection = True
+    """Whether a retired connection is still needed because of it."""
 
-    def __init__(self, line: AmqpConnection, path: str) -> None:
-        self.line = line
+    def __init__(self, connection: AmqpConnection, path: str) -> None:
+        self.connection = connection
         self.path = path
         self.loss: ConnectionLoss | None = None
-        self.session = line.begin(self)
+        self.session = connection.begin(self)
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._links: list[SenderLink | ReceiverLink] = []
         self._unanswered_count = 0
-        self._is_leaving = False
+        self._is_replaced = False
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +64,7 @@ class LinkEndpoint:
     @property
     def is_fresh(self) -> bool:
         """Whether a new call should use it."""
-        return self.loss is None and self.line.is_usable
+        return self.loss is None and self.connection.is_usable
 
     # -- attaching ------------------------------------------------------------------------
 
@@ -110,12 +110,12 @@ class LinkEndpoint:
         link.owner = self
         self._links.append(link)
         self._unanswered_count += 1
-        self.line.wants_flush()
+        self.connection.wants_flush()
         return link
 
-    async def attached(self) -> None:
-        """Wait until the service has answered every attach; lets go of everything if it does not,
-        or if the caller has no more time."""
+    async def wait_attached(self) -> None:
+        """Wait until the service has answered every attach; closes everything if it does not, or
+        if the caller's time is over."""
         try:
             await asyncio.shield(self._attached)
         except BaseException:
@@ -124,18 +124,18 @@ class LinkEndpoint:
 
     def _on_attached(self, event: LinkAttached) -> None:
         answer = event.link.peer
-        place = answer.target if isinstance(event.link, SenderLink) else answer.source
-        if place is None:
+        terminus = answer.target if isinstance(event.link, SenderLink) else answer.source
+        if terminus is None:
             return  # A refusal: the reason follows in a detach.
         self._unanswered_count -= 1
         if not self._unanswered_count and not self._attached.done():
             self._attached.set_result(None)
-            self.opened()
+            self.on_open()
 
-    # -- what happens -----------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------
 
     def on_event(self, event: Any) -> None:
-        """Something happened on this session; nothing is heard after the loss."""
+        """Handle an event of this session; events after the loss are ignored."""
         if self.loss is not None:
             return
         match event:
@@ -152,39 +152,39 @@ class LinkEndpoint:
             case LinkAttached():
                 self._on_attached(event)
             case LinkDetachedEvent() | SessionEnded():
-                self.lost(detached(event.error, self.path, was_open=self._attached.done()))
+                self.lost(detach_loss(event.error, self.path, was_open=self._attached.done()))
                 if isinstance(event, LinkDetachedEvent):
                     self.close()
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """Every link is attached."""
 
     def on_room(self) -> None:
-        """There may be credit, window or buffer to send more."""
+        """There may be credit, window or buffer space to send more."""
 
     def on_delivery(self, event: DeliveryReceived) -> None:
-        """A message came."""
+        """A message has arrived."""
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Messages came."""
+        """Messages have arrived."""
         for single in event.singles():
             self.on_delivery(single)
 
     def on_disposition(self, event: DispositionReceived) -> None:
-        """The service says what became of deliveries."""
+        """The service reports the outcome of deliveries."""
 
     def on_drained(self) -> None:
-        """The service has given the credit back."""
+        """The service has returned the credit."""
 
     def lost(self, loss: ConnectionLoss) -> None:
-        """The link, the session or the line is gone."""
+        """The link, the session or the connection is gone."""
         if self.loss is not None:
             return
         self.loss = loss
-        self.line.leave(self)
+        self.connection.leave(self)
         if not self._attached.done():
             self._attached.set_exception(loss.error(self.path, was_sent=False))
-            self._attached.exception()  # The one who attaches may have left.
+            self._attached.exception()  # The caller that attaches may have been cancelled.
         self.abort(loss)
 
     def abort(self, loss: ConnectionLoss) -> None:
@@ -196,18 +196,18 @@ class LinkEndpoint:
         return False
 
     def close_when_idle(self) -> None:
-        """Another end took over: go as soon as nobody waits here any more."""
-        self._is_leaving = True
-        self.maybe_leave()
+        """Another endpoint has replaced this one: close as soon as no call waits here."""
+        self._is_replaced = True
+        self.close_if_unused()
 
-    def maybe_leave(self) -> None:
-        if self._is_leaving and not self.is_busy:
+    def close_if_unused(self) -> None:
+        if self._is_replaced and not self.is_busy:
             self.close()
 
     def close(self) -> None:
-        """Let go of links and session. The service takes the end of a session for a detach of
-        all that is in it."""
-        self.lost(closed_by_us(f"the link to {self.path!r}"))
-        if not self.session.is_ended and self.line.loss is None:
+        """Close links and session. For the service, the end of a session detaches all links in
+        it."""
+        self.lost(closed_loss(f"The link to {self.path!r}"))
+        if not self.session.is_ended and self.connection.loss is None:
             self.session.end()
-            self.line.wants_flush()
+            self.connection.wants_flush()

@@ -1,4 +1,4 @@
-"""What can be chosen about the lean client, and where it connects to."""
+"""The options of the AMQP client, and its endpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["CLIENT_LIMITS", "AmqpOptions", "Endpoint"]
 # The largest message of any tier of Service Bus, with room for its annotations.
 _MESSAGE_BYTES_MAX: Final = 104_857_600 + 1_048_576
 
-# Half a minute without a word from us or from the service is told by an empty frame; after two
-# minutes of silence nobody is there any more.
+# After half a minute without traffic an empty frame is sent; after two minutes without traffic the
+# connection counts as lost.
 _IDLE_TIMEOUT_S: Final = 60.0
 
 CLIENT_LIMITS: Final = AmqpLimits(
@@ -27,7 +27,7 @@ CLIENT_LIMITS: Final = AmqpLimits(
     compound_count_max=1_048_576,
     value_count_max=4_194_304,
 )
-"""What the service may ask of us."""
+"""The limits for the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +35,18 @@ class AmqpOptions:
     """How to connect."""
 
     ca_file: str | None = None
-    """A file with the certificate authority that signed the service's certificate, when it is
-    not one that this machine trusts anyway."""
+    """A file with the certificate authority that signed the service's certificate, if this
+    machine does not trust it already."""
     limits: AmqpLimits = CLIENT_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One namespace's door for AMQP."""
+    """The AMQP endpoint of a namespace."""
 
     host: str
     port: int | None = None
-    """None: the usual one."""
+    """None: the default port."""
     uses_tls: bool = True
 
     @classmethod
@@ -59,7 +59,7 @@ class Endpoint:
         return NamespaceAddress(self.host, self.port or usual)
 
     def audience(self, path: str) -> str:
-        """The name under which the service knows an entity when it looks at tokens."""
+        """The resource of a token for an entity."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port is None else f":{self.port}"
         return f"sb://{host}{port}/{path}"

@@ -1,16 +1,14 @@
-"""AmqpReceiver, and settlement by lock token.
+"""AmqpReceiver: the Receiver interface over AMQP, and settlement by lock token (rule M2).
 
-Settling messages whose link is gone, or that came without one: by lock token (rule M2).
+Messages whose link is gone, or that arrived without one, are settled by their lock tokens.
 
-The port's Receiver over AMQP.
-
-Rule 1: the service takes many tokens at once and refuses all when one lock is lost; then each is
-        asked for alone, and the lost ones are known.
-Rule 2: some requests are under way at once, so that they share the service's commits.
+Rule 1: the service accepts many tokens at once and refuses all when one lock is lost; then each is
+        requested alone, which shows the lost ones.
+Rule 2: several requests are under way at once, so that they share the service's commits.
 Rule 3: one call at a time waits for messages; the others wait for their turn.
-Rule 4: a message is settled on the link that brought it, as long as that is open, and otherwise by
-        its lock token.
-Rule 5: a receiver of "the next session" stays with the one it got.
+Rule 4: a message is settled on the link that delivered it, as long as that is open, and otherwise
+        by its lock token.
+Rule 5: a receiver of "the next session" keeps the session that it got.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from twinbus.amqp.delivery_states import (
 from twinbus.amqp.errors import Condition
 from twinbus.drivers.amqp.connection import AmqpConnection
 from twinbus.drivers.amqp.connection_pool import ConnectionPool, PooledConnection
-from twinbus.drivers.amqp.delivery_metadata import FactReader
-from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.delivery_metadata import MetadataReader
+from twinbus.drivers.amqp.errors import closed_loss
 from twinbus.drivers.amqp.receiver_endpoint import (
     SESSION_FILTER,
     Arrival,
@@ -45,8 +43,8 @@ from twinbus.drivers.amqp.shared_attempt import (
     OPEN_TIMEOUT_S_MAX,
     OPEN_TIMEOUT_S_MIN,
     SharedAttempt,
-    in_time,
-    timed_out,
+    time_limit,
+    timeout_error,
 )
 from twinbus.drivers.interface import NextSession, ReceiveMode
 from twinbus.encoding.transit import ReceivedMessage
@@ -62,7 +60,7 @@ from twinbus.errors import (
     SessionLockLost,
 )
 
-# Tokens in one request; the service's own limit is not written down, the broker's is 1,000.
+# Tokens in one request; the service's own limit is not documented, the broker's is 1,000.
 TOKENS_PER_REQUEST_MAX: Final = 100
 REQUESTS_AT_ONCE_MAX: Final = 16
 
@@ -71,7 +69,7 @@ _TOKEN_BYTES: Final = 16
 
 
 class Decision:
-    """What becomes of messages: as a delivery state, and as a request."""
+    """How messages are settled: as a delivery state, and as a request."""
 
     __slots__ = ("body", "state")
 
@@ -87,7 +85,7 @@ DEFER: Final = Decision(STATE_DEFERRED, "defered")
 
 
 def dead_letter(reason: str, description: str) -> Decision:
-    """To the dead-letter queue, with a reason."""
+    """Move to the dead-letter queue, with a reason."""
     info = {
         Symbol("DeadLetterReason"): reason,
         Symbol("DeadLetterErrorDescription"): description,
@@ -98,14 +96,14 @@ def dead_letter(reason: str, description: str) -> Decision:
     )
 
 
-def tokens_of(messages: Sequence[ReceivedMessage]) -> Array:
-    """Their lock tokens, as requests want them."""
+def lock_tokens(messages: Sequence[ReceivedMessage]) -> Array:
+    """The lock tokens of messages, in the form that requests need."""
     for each in messages:
         if len(each.lock_token) != _TOKEN_BYTES:
             raise MessageRefused(
-                "a message without a lock cannot be settled",
+                "A message without a lock cannot be settled",
                 path=each.path,
-                hint="Receive it first: peeking only looks",
+                hint="Receive it with ReceiveMode.PEEK_LOCK; peeked messages have no lock",
             )
     return Array.of(_UUID, [UUID(bytes_le=each.lock_token) for each in messages])
 
@@ -113,8 +111,8 @@ def tokens_of(messages: Sequence[ReceivedMessage]) -> Array:
 Ask = Callable[[Sequence[ReceivedMessage]], Awaitable[Any]]
 
 
-async def lost_of(messages: Sequence[ReceivedMessage], ask: Ask) -> list[ReceivedMessage]:
-    """Ask for all of them; those whose lock was lost, in their order."""
+async def find_lost(messages: Sequence[ReceivedMessage], ask: Ask) -> list[ReceivedMessage]:
+    """Send requests for all of them; returns those whose lock was lost, in their order."""
     size = TOKENS_PER_REQUEST_MAX
     if len(messages) <= size:
         return await _lost_among(messages, ask)
@@ -146,7 +144,7 @@ async def _is_lost(messages: Sequence[ReceivedMessage], ask: Ask) -> bool:
     return False
 
 
-# A link that was ended after so long was perhaps ended for being idle; Azure allows ten minutes.
+# A link that was detached after this long may have been idle; Azure allows ten minutes.
 IDLE_LINK_S_MIN: Final = 30.0
 _LONG: Final = 0x81
 _MS_PER_S: Final = 1_000
@@ -154,11 +152,11 @@ _UINT_MAX: Final = 0xFFFFFFFF
 
 
 class AmqpReceiver:
-    """A way out of one queue, subscription or dead-letter queue."""
+    """Receives from one queue, subscription or dead-letter queue."""
 
     def __init__(
         self,
-        namespace: ConnectionPool,
+        pool: ConnectionPool,
         path: str,
         *,
         mode: ReceiveMode,
@@ -168,12 +166,12 @@ class AmqpReceiver:
     ) -> None:
         self.path = path
         self.session_id = session if isinstance(session, str) else None
-        self._namespace = namespace
+        self._pool = pool
         self._deletes = mode is ReceiveMode.RECEIVE_AND_DELETE
         self._prefetch = prefetch
         self._has_session = session is not None
         self._on_close = on_close
-        self._trunk: PooledConnection | None = None
+        self._pooled: PooledConnection | None = None
         self._end: ReceiverEndpoint | None = None
         self._opening: SharedAttempt[ReceiverEndpoint] = SharedAttempt()
         self._turn = asyncio.Lock()
@@ -193,7 +191,7 @@ class AmqpReceiver:
             return await self._received(count_max, deadline_s)
         except OperationTimeout as error:
             if self._has_session and error.condition == Condition.TIMEOUT:
-                return []  # No session was free in all that time.
+                return []  # No session became free in this time.
             raise
         finally:
             self._turn.release()
@@ -208,8 +206,8 @@ class AmqpReceiver:
                 arrivals = await end.collect(count_max, max(0.0, deadline_s - loop.time()))
                 return self._delivered(end, arrivals)
             except (LinkDetached, CommunicationError):
-                # Nothing came, so nothing is lost by waiting on a new link. The service may end one
-                # because it was idle, again and again; two that end soon are trouble.
+                # No message arrived, so none is lost by waiting on a new link. The service may
+                # detach an idle one repeatedly; two that end soon are an error.
                 was_idle = loop.time() - began_s >= IDLE_LINK_S_MIN
                 if self._is_closed or (is_last and not was_idle):
                     raise
@@ -219,7 +217,7 @@ class AmqpReceiver:
         self, end: ReceiverEndpoint, arrivals: Sequence[Arrival]
     ) -> list[ReceivedMessage]:
         path, deletes, read = self.path, self._deletes, end.facts.read
-        # By position: names would take as long again as everything else here.
+        # By position: keyword arguments would double the time of this function.
         return [
             ReceivedMessage(
                 path, payload, *read(payload), b"" if deletes else tag, (end, delivery_id)
@@ -228,17 +226,17 @@ class AmqpReceiver:
         ]
 
     async def _fresh(self, wait_s: float) -> ReceiverEndpoint:
-        """The link there is if it has messages or is open, or a new one."""
+        """The existing link if it has messages or is open, or a new one."""
         if self._is_closed:
             raise self._closed()
         end = self._end
         if end is not None and (end.has_arrivals or end.is_fresh):
-            await end.line.listen()
+            await end.connection.poll_if_idle()
             if end.has_arrivals or end.is_fresh:
                 return end
         timeout_s = min(max(wait_s, OPEN_TIMEOUT_S_MIN), OPEN_TIMEOUT_S_MAX)
         if self._has_session:
-            # The service answers when a session is free.
+            # The service responds when a session is free.
             timeout_s = wait_s + OPEN_TIMEOUT_S_MIN
         try:
             async with asyncio.timeout(timeout_s):
@@ -247,14 +245,14 @@ class AmqpReceiver:
             error.path = error.path or self.path
             raise
         except TimeoutError:
-            raise timed_out(
-                timeout_s, path=self.path, doing="opening a link from", was_sent=False
+            raise timeout_error(
+                timeout_s, path=self.path, doing="Opening a link from", was_sent=False
             ) from None
 
     async def _open(self, wait_s: float) -> ReceiverEndpoint:
-        def made(line: AmqpConnection) -> ReceiverEndpoint:
+        def make(connection: AmqpConnection) -> ReceiverEndpoint:
             return ReceiverEndpoint(
-                line,
+                connection,
                 self.path,
                 f"receiver-{uuid4()}",
                 deletes=self._deletes,
@@ -265,10 +263,10 @@ class AmqpReceiver:
                 else None,
             )
 
-        trunk, end = await self._namespace.attached(self.path, made)
+        pooled, end = await self._pool.attach(self.path, make)
         if self._has_session:
             self.session_id = end.session_id
-        old, self._end, self._trunk = self._end, end, trunk
+        old, self._end, self._pooled = self._end, end, pooled
         if old is not None:
             old.close_when_idle()
         return end
@@ -312,7 +310,7 @@ class AmqpReceiver:
                 on_links.setdefault(end, {})[delivery_id] = message
             else:
                 by_token.append(message)
-        async with self._in_time(timeout_s, "settling messages of"):
+        async with self._time_limit(timeout_s, "Settling messages of"):
             lost = []
             for end, by_id in on_links.items():
                 lost += await self._settle_on(end, by_id, decision)
@@ -332,15 +330,15 @@ class AmqpReceiver:
         self, messages: Sequence[ReceivedMessage], decision: Decision, timeout_s: float
     ) -> list[ReceivedMessage]:
         async def ask(some: Sequence[ReceivedMessage]) -> None:
-            body = {**decision.body, "lock-tokens": tokens_of(some)}
+            body = {**decision.body, "lock-tokens": lock_tokens(some)}
             await self._request("update-disposition", body, timeout_s)
 
-        return await lost_of(messages, ask) if messages else []
+        return await find_lost(messages, ask) if messages else []
 
     def _check_settling(self) -> None:
         if self._deletes:
             raise MessageRefused(
-                "a message that was deleted when it was received cannot be settled",
+                "A message received with ReceiveMode.RECEIVE_AND_DELETE cannot be settled",
                 path=self.path,
                 hint="Receive with ReceiveMode.PEEK_LOCK",
             )
@@ -354,20 +352,20 @@ class AmqpReceiver:
             if self._has_session:
                 await self._request("renew-session-lock", {}, timeout_s)
             else:
-                await self._request("renew-lock", {"lock-tokens": tokens_of(some)}, timeout_s)
+                await self._request("renew-lock", {"lock-tokens": lock_tokens(some)}, timeout_s)
 
-        async with self._in_time(timeout_s, "renewing locks of"):
+        async with self._time_limit(timeout_s, "Renewing locks of"):
             if self._has_session and messages:
-                return list(messages) if await lost_of(messages[:1], ask) else []
-            return await lost_of(messages, ask)
+                return list(messages) if await find_lost(messages[:1], ask) else []
+            return await find_lost(messages, ask)
 
-    # -- looking --------------------------------------------------------------------------
+    # -- peeking --------------------------------------------------------------------------
 
     async def peek(
         self, count_max: int, *, from_sequence: int = 1, timeout_s: float
     ) -> list[ReceivedMessage]:
         body = {"from-sequence-number": Long(from_sequence), "message-count": Int(count_max)}
-        async with self._in_time(timeout_s, "peeking into"):
+        async with self._time_limit(timeout_s, "Peeking messages of"):
             answer = await self._request("peek-message", body, timeout_s)
         return self._listed(answer)
 
@@ -378,18 +376,20 @@ class AmqpReceiver:
             "sequence-numbers": Array.of(_LONG, [Long(each) for each in sequence_numbers]),
             "receiver-settle-mode": UInt(0 if self._deletes else 1),
         }
-        async with self._in_time(timeout_s, "receiving from"):
+        async with self._time_limit(timeout_s, "Receiving from"):
             answer = await self._request("receive-by-sequence-number", body, timeout_s)
         return self._listed(answer)
 
     def _listed(self, answer: dict[str, Any]) -> list[ReceivedMessage]:
-        reader = FactReader()
+        reader = MetadataReader()
         return [self._listed_one(reader, each) for each in answer.get("messages") or []]
 
-    def _listed_one(self, reader: FactReader, entry: Any) -> ReceivedMessage:
+    def _listed_one(self, reader: MetadataReader, entry: Any) -> ReceivedMessage:
         encoded = entry.get("message") if isinstance(entry, dict) else None
         if not isinstance(encoded, bytes):
-            raise ServiceInternalError("the answer holds no messages", path=self.path)
+            raise ServiceInternalError(
+                f"A response of {self.path!r} contains no messages", path=self.path
+            )
         token = entry.get("lock-token")
         number, enqueued_ms, until_ms, count = reader.read(encoded)
         return ReceivedMessage(
@@ -402,32 +402,32 @@ class AmqpReceiver:
             lock_token=token.bytes_le if isinstance(token, UUID) and not self._deletes else b"",
         )
 
-    def _in_time(self, timeout_s: float, doing: str) -> AbstractAsyncContextManager[None]:
-        suspect = self._namespace.suspect
-        return in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect)
+    def _time_limit(self, timeout_s: float, doing: str) -> AbstractAsyncContextManager[None]:
+        suspect = self._pool.suspect
+        return time_limit(timeout_s, path=self.path, doing=doing, on_timeout=suspect)
 
     async def _request(
         self, operation: str, body: dict[str, Any], timeout_s: float
     ) -> dict[str, Any]:
         if self._is_closed:
             raise self._closed()
-        end, trunk = self._end, self._trunk
-        if end is None or trunk is None or not end.is_fresh:
-            # A session is known to the service by its link, which must be on the same connection.
-            trunk = await self._namespace.trunk()
+        end, pooled = self._end, self._pooled
+        if end is None or pooled is None or not end.is_fresh:
+            # The service identifies a session by its link, which must be on the same connection.
+            pooled = await self._pool.acquire()
         if self.session_id is not None:
             body = {**body, "session-id": self.session_id}
         name = "" if end is None or not end.is_open else end.name
-        return await trunk.request(self.path, operation, body, timeout_s=timeout_s, link_name=name)
+        return await pooled.request(self.path, operation, body, timeout_s=timeout_s, link_name=name)
 
     # -- the end --------------------------------------------------------------------------
 
     def _closed(self) -> ServiceError:
-        return closed_by_us(f"the receiver of {self.path!r}").error(self.path, was_sent=False)
+        return closed_loss(f"The receiver of {self.path!r}").error(self.path, was_sent=False)
 
     async def close(self) -> None:
         self._is_closed = True
         self._on_close(self)
         self._opening.fail(self._closed())
         if self._end is not None:
-            await self._end.hand_back()
+            await self._end.drain_and_close()

@@ -1,11 +1,11 @@
-"""Our end of a link from a queue or subscription: credit out, messages in, settlements out.
+"""Our endpoint of a link from a queue or subscription: credit out, messages in, settlements out.
 
-    prefetch 0   credit for one call; what is left of it is drained when the first messages are here
+    prefetch 0   credit for one call; the rest of it is drained when the first messages have arrived
     prefetch n   credit for n messages, topped up as they are taken
 
 Rule 1: a wait of any length is one grant of credit.
-Rule 2: messages that came and were given to nobody are released when the end closes.
-Rule 3: a settlement is over when the service has answered it. Neighbours share one frame.
+Rule 2: messages that arrived and that no caller received are released when the endpoint closes.
+Rule 3: a settlement is over when the service has answered it. Adjacent ids share one frame.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from twinbus.amqp.frames import encode_frame
 from twinbus.amqp.performatives import ROLE_RECEIVER, Source
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.drivers.amqp.connection import CLOSE_TIMEOUT_S, AmqpConnection
-from twinbus.drivers.amqp.delivery_metadata import FactReader
+from twinbus.drivers.amqp.delivery_metadata import MetadataReader
 from twinbus.drivers.amqp.errors import ConnectionLoss, refusal
 from twinbus.drivers.amqp.link_endpoint import FIRST, SECOND, SETTLED, UNSETTLED, LinkEndpoint
 from twinbus.errors import LinkDetached, ServiceInternalError
 
 _WRAP: Final = 0xFFFFFFFF
 
-# Messages without credit may be on their way for a good reason once; a flood of them fills memory.
+# A few messages may arrive without credit for good reasons; too many of them would fill memory.
 SURPLUS_MAX: Final = 1_000
-# For the service to give back what is left of our credit. If it does not, the link is of no use.
+# For the service to return the rest of our credit. If it does not, the link is unusable.
 DRAIN_TIMEOUT_S: Final = 5.0
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -44,7 +44,7 @@ Arrival = tuple[int, bytes, bytes]
 
 
 class Settlement:
-    """Deliveries that one call settles, until the service has answered for all of them."""
+    """Deliveries that one call settles, until the service has answered all of them."""
 
     __slots__ = ("future", "lost", "missing")
 
@@ -53,8 +53,8 @@ class Settlement:
         self.lost: set[int] = set()
         self.future = future
 
-    def answered(self, first: int, span: int) -> set[int]:
-        """Take the ids of a range out of those that are missing."""
+    def take_answered(self, first: int, span: int) -> set[int]:
+        """Remove the ids of a range from the missing ones and return them."""
         missing = self.missing
         if span < len(missing):
             ids = {(first + offset) & _WRAP for offset in range(span + 1)} & missing
@@ -69,7 +69,7 @@ class ReceiverEndpoint(LinkEndpoint):
 
     def __init__(
         self,
-        line: AmqpConnection,
+        connection: AmqpConnection,
         path: str,
         name: str,
         *,
@@ -78,9 +78,9 @@ class ReceiverEndpoint(LinkEndpoint):
         session_filter: dict[Any, Any] | None = None,
         session_wait_ms: int | None = None,
     ) -> None:
-        super().__init__(line, path)
+        super().__init__(connection, path)
         self.name = name
-        self.facts = FactReader()
+        self.facts = MetadataReader()
         self._loop = asyncio.get_running_loop()
         self._prefetch = prefetch
         self._arrived: deque[Arrival] = deque()
@@ -101,23 +101,24 @@ class ReceiverEndpoint(LinkEndpoint):
 
     @property
     def session_id(self) -> str | None:
-        """The session that the service gave us, if it was asked for one."""
+        """The session that the service assigned, if one was requested."""
         source = self.link.peer.source
         granted = ((source.filter if source is not None else None) or {}).get(SESSION_FILTER)
         return granted if isinstance(granted, str) else None
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         self._top_up()
 
     # -- messages -------------------------------------------------------------------------
 
     def on_delivery(self, event: DeliveryReceived) -> None:
         self._arrived.append((event.delivery_id, event.tag, event.payload))
-        self._tell_arrival()
+        self._notify_arrival()
         if self.link.credit < -SURPLUS_MAX:
             self.lost(
                 ConnectionLoss(
-                    ServiceInternalError, f"{self.path!r} sent more than it was asked for"
+                    ServiceInternalError,
+                    f"The service sent more messages of {self.path!r} than were requested",
                 )
             )
             self.close()
@@ -129,9 +130,9 @@ class ReceiverEndpoint(LinkEndpoint):
             return
         ids = range(first, first + count)
         self._arrived.extend(zip(ids, event.tags, event.payloads, strict=True))
-        self._tell_arrival()
+        self._notify_arrival()
 
-    def _tell_arrival(self) -> None:
+    def _notify_arrival(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
@@ -142,7 +143,7 @@ class ReceiverEndpoint(LinkEndpoint):
                 await self._drain()
                 if self.loss is None and not self._arrived:
                     self.link.grant(count_max)
-                    self.line.wants_flush()
+                    self.connection.wants_flush()
             await self._await_arrival(wait_s)
             if not self._arrived and self.loss is not None:
                 raise self.loss.error(self.path, was_sent=False)
@@ -163,7 +164,7 @@ class ReceiverEndpoint(LinkEndpoint):
             pass
         except asyncio.CancelledError:
             if not self._prefetch:
-                self._begin_drain()  # Nobody waits for what would come.
+                self._begin_drain()  # No call waits for further messages.
             raise
         finally:
             self._arrival = None
@@ -172,10 +173,10 @@ class ReceiverEndpoint(LinkEndpoint):
         wanted = self._prefetch - len(self._arrived)
         if self.loss is None and self._prefetch and self.link.credit * 2 <= wanted:
             self.link.grant(wanted)
-            self.line.wants_flush()
+            self.connection.wants_flush()
 
     async def _drain(self, timeout_s: float | None = None) -> None:
-        """Have no credit outstanding; whatever was on its way has arrived then."""
+        """Drain the credit; messages that were under way have arrived when this returns."""
         self._begin_drain()
         if self._drained is None:
             return
@@ -183,13 +184,14 @@ class ReceiverEndpoint(LinkEndpoint):
             async with asyncio.timeout(DRAIN_TIMEOUT_S if timeout_s is None else timeout_s):
                 await asyncio.shield(self._drained)
         except TimeoutError:
-            self.lost(ConnectionLoss(LinkDetached, f"{self.path!r} did not give our credit back"))
+            sentence = f"The service did not return the link credit of {self.path!r}"
+            self.lost(ConnectionLoss(LinkDetached, sentence))
             self.close()
 
     def _begin_drain(self) -> None:
         if self.loss is None and self.link.credit > 0 and self._drained is None:
             self.link.drain()
-            self.line.wants_flush()
+            self.connection.wants_flush()
             self._drained = self._loop.create_future()
 
     def on_drained(self) -> None:
@@ -200,29 +202,29 @@ class ReceiverEndpoint(LinkEndpoint):
     # -- settlements ----------------------------------------------------------------------
 
     def settle(self, ids: Sequence[int], state: bytes) -> Settlement:
-        """Say what became of deliveries; the future is done when the service has answered."""
+        """Settle deliveries; the future is done when the service has answered."""
         settlement = Settlement(ids, self._loop.create_future())
         self._settlements.append(settlement)
-        for first, last in ranges_of(ids):
+        for first, last in group_ranges(ids):
             self._dispose(first, last, state, settled=False)
         return settlement
 
     def forget(self, settlement: Settlement) -> None:
-        """Nobody waits for it any more."""
+        """No call waits for it any more."""
         if settlement in self._settlements:
             self._settlements.remove(settlement)
-        self.maybe_leave()
+        self.close_if_unused()
 
     def _dispose(self, first: int, last: int, state: bytes, *, settled: bool) -> None:
         body = encode_disposition(ROLE_RECEIVER, first, last, settled, state)
-        self.line.write(encode_frame(self.session.channel, body))
+        self.connection.write(encode_frame(self.session.channel, body))
 
     def on_disposition(self, event: DispositionReceived) -> None:
         if event.role:
             return
         span = (event.last - event.first) & _WRAP
         for settlement in list(self._settlements):
-            ids = settlement.answered(event.first, span)
+            ids = settlement.take_answered(event.first, span)
             if ids:
                 self._judge(settlement, ids, event.state)
 
@@ -244,7 +246,7 @@ class ReceiverEndpoint(LinkEndpoint):
         return bool(self._settlements) or self._arrival is not None
 
     def abort(self, loss: ConnectionLoss) -> None:
-        self._tell_arrival()
+        self._notify_arrival()
         self.on_drained()
         for settlement in self._settlements:
             if not settlement.future.done():
@@ -252,11 +254,11 @@ class ReceiverEndpoint(LinkEndpoint):
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether messages are here that nobody has been given."""
+        """Whether messages have arrived that no caller received."""
         return bool(self._arrived)
 
-    async def hand_back(self) -> None:
-        """Close, after the credit and all that was on its way have been given back."""
+    async def drain_and_close(self) -> None:
+        """Drain the credit, release all messages that no caller received, and close."""
         self._prefetch = 0
         try:
             await self._drain(CLOSE_TIMEOUT_S)
@@ -264,9 +266,9 @@ class ReceiverEndpoint(LinkEndpoint):
             self.close()
 
     def release(self) -> None:
-        """Messages that nobody has been given go back as if they had never been sent."""
+        """Release the messages that no caller received, as if they had never been sent."""
         if self.loss is None and not self._deletes:
-            for first, last in ranges_of([arrival[0] for arrival in self._arrived]):
+            for first, last in group_ranges([arrival[0] for arrival in self._arrived]):
                 self._dispose(first, last, STATE_RELEASED, settled=True)
             self._arrived.clear()
 
@@ -275,8 +277,8 @@ class ReceiverEndpoint(LinkEndpoint):
         super().close()
 
 
-def ranges_of(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Delivery ids as ranges of neighbours, both ends included."""
+def group_ranges(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Delivery ids as ranges of consecutive ids, both ends included."""
     ordered = sorted(set(ids))
     if not ordered or ordered[-1] - ordered[0] == len(ordered) - 1:
         return [(ordered[0], ordered[-1])] if ordered else []

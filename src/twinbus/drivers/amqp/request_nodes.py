@@ -1,7 +1,7 @@
-"""Questions and answers: ``$cbs``, which looks at tokens, and ``<entity>/$management``.
+"""Requests and responses: ``$cbs``, which checks tokens, and ``<entity>/$management``.
 
-Rule 1: any number of questions may wait for their answers, which are told apart by correlation id.
-Rule 2: an answer that nobody waits for any more is dropped.
+Rule 1: any number of requests may wait for their responses, which have correlation ids.
+Rule 2: a response for which no call waits any more is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import ROLE_RECEIVER, Source
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.drivers.amqp.connection import AmqpConnection
-from twinbus.drivers.amqp.errors import ConnectionLoss, quoted, status_refusal
+from twinbus.drivers.amqp.errors import ConnectionLoss, quote, status_refusal
 from twinbus.drivers.amqp.link_endpoint import FIRST, SETTLED, LinkEndpoint
 from twinbus.errors import (
     AuthenticationFailed,
@@ -30,7 +30,7 @@ from twinbus.errors import (
     ServiceInternalError,
 )
 
-# Answers that may be on their way at once.
+# The number of responses that may be under way at once.
 ANSWER_CREDIT: Final = 100
 _MS_PER_S: Final = 1_000
 _UINT_MAX: Final = 0xFFFFFFFF
@@ -39,8 +39,8 @@ _UINT_MAX: Final = 0xFFFFFFFF
 class RequestNode(LinkEndpoint):
     """Two links to a node of the service."""
 
-    def __init__(self, line: AmqpConnection, path: str, node: str) -> None:
-        super().__init__(line, path)
+    def __init__(self, connection: AmqpConnection, path: str, node: str) -> None:
+        super().__init__(connection, path)
         self._reply_to = f"reply-{uuid4()}"
         self._answers = self.attach_receiver(
             Source(address=node), self._reply_to, snd_settle_mode=SETTLED, rcv_settle_mode=FIRST
@@ -48,24 +48,24 @@ class RequestNode(LinkEndpoint):
         self._questions = self.attach_sender(node, f"ask-{uuid4()}")
         self._asked: dict[str, asyncio.Future[Message]] = {}
         self._waiting: dict[str, bytes] = {}
-        """Questions by name, in their order, until there is credit for them."""
+        """Requests by id, in their order, until there is credit for them."""
         self._count = 0
 
     @property
-    def holds_line(self) -> bool:  # type: ignore[override]
-        """Only while somebody asks."""
+    def holds_connection(self) -> bool:  # type: ignore[override]
+        """Only while a request waits."""
         return bool(self._asked)
 
     @property
     def is_busy(self) -> bool:
         return bool(self._asked)
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         self._answers.grant(ANSWER_CREDIT)
-        self.line.wants_flush()
+        self.connection.wants_flush()
 
     async def ask(self, body: Any, properties: dict[str, Any]) -> Message:
-        """Send a question and wait for its answer; the caller sets the limit of time."""
+        """Send a request and wait for its response; the caller limits the time."""
         if self.loss is not None:
             raise self.loss.error(self.path, was_sent=False)
         self._count += 1
@@ -84,26 +84,28 @@ class RequestNode(LinkEndpoint):
         finally:
             del self._asked[name]
             self._waiting.pop(name, None)
-            self.maybe_leave()
+            self.close_if_unused()
 
     def on_room(self) -> None:
         link = self._questions
         while self._waiting and link.credit > 0 and not self.session.is_blocked:
             tag = link.delivery_count.to_bytes(4, "big")
             link.send(self._waiting.pop(next(iter(self._waiting))), tag, settled=True)
-            self.line.wants_flush()
+            self.connection.wants_flush()
 
     def on_delivery(self, event: DeliveryReceived) -> None:
         if not event.settled:
             first = event.delivery_id
             done = encode_disposition(ROLE_RECEIVER, first, first, True, STATE_ACCEPTED)
-            self.line.write(encode_frame(self.session.channel, done))
+            self.connection.write(encode_frame(self.session.channel, done))
         self._answers.replenish()
-        self.line.wants_flush()
+        self.connection.wants_flush()
         try:
             message = Message.decode(event.payload, self.session.connection.limits)
         except AmqpError as error:
-            self.lost(ConnectionLoss(ServiceInternalError, f"an answer is not valid AMQP: {error}"))
+            self.lost(
+                ConnectionLoss(ServiceInternalError, f"A response is not valid AMQP: {error}")
+            )
             self.close()
             return
         name = None if message.properties is None else message.properties.correlation_id
@@ -118,22 +120,22 @@ class RequestNode(LinkEndpoint):
 
 
 class CbsNodeClient(RequestNode):
-    """``$cbs``: shows tokens."""
+    """``$cbs``: sends tokens."""
 
-    def __init__(self, line: AmqpConnection) -> None:
-        super().__init__(line, "$cbs", "$cbs")
+    def __init__(self, connection: AmqpConnection) -> None:
+        super().__init__(connection, "$cbs", "$cbs")
 
-    async def show(self, *, path: str, audience: str, text: str, kind: str) -> None:
-        """Return once the service has taken the token."""
+    async def put_token(self, *, path: str, audience: str, text: str, kind: str) -> None:
+        """Return once the service has accepted the token."""
         answer = await self.ask(text, {"operation": "put-token", "type": kind, "name": audience})
-        told = answer.application_properties or {}
-        status = _whole(told.get("status-code"))
+        properties = answer.application_properties or {}
+        status = _whole(properties.get("status-code"))
         if not 200 <= status < 300:
-            raise _token_refusal(status, told.get("status-description", ""), path)
+            raise _token_refusal(status, properties.get("status-description", ""), path)
 
 
 def _token_refusal(status: int, text: object, path: str) -> ServiceError:
-    sentence = f"the token for {path!r} was not taken ({status}): {quoted(text)}"
+    sentence = f"The service refused the token for {path!r} (status {status}): {quote(text)}"
     if status == 503:
         return ServerBusy(sentence, path=path)
     if status >= 500:
@@ -144,15 +146,15 @@ def _token_refusal(status: int, text: object, path: str) -> ServiceError:
 
 
 class ManagementNodeClient(RequestNode):
-    """``<entity>/$management``: what is neither sending nor receiving."""
+    """``<entity>/$management``: requests other than sending and receiving."""
 
-    def __init__(self, line: AmqpConnection, path: str) -> None:
-        super().__init__(line, path, f"{path}/$management")
+    def __init__(self, connection: AmqpConnection, path: str) -> None:
+        super().__init__(connection, path, f"{path}/$management")
 
     async def request(
         self, operation: str, body: Mapping[str, Any], *, timeout_s: float, link_name: str = ""
     ) -> dict[str, Any]:
-        """The body of a good answer, empty when there is none; raises ServiceError otherwise."""
+        """The body of a successful response, empty if it has none; raises ServiceError."""
         timeout_ms = min(_UINT_MAX, max(1, int(timeout_s * _MS_PER_S)))
         properties = {
             "operation": f"com.microsoft:{operation}",
@@ -162,12 +164,12 @@ class ManagementNodeClient(RequestNode):
         if link_name:
             properties["associated-link-name"] = link_name
         answer = await self.ask(dict(body), properties)
-        told = answer.application_properties or {}
-        status = _whole(told.get("statusCode"))
+        found = answer.application_properties or {}
+        status = _whole(found.get("statusCode"))
         if not 200 <= status < 300:
-            condition = str(told.get("errorCondition") or "")
+            condition = str(found.get("errorCondition") or "")
             raise status_refusal(
-                status, condition, told.get("statusDescription", ""), path=self.path
+                status, condition, found.get("statusDescription", ""), path=self.path
             )
         value = answer.body.value if isinstance(answer.body, AmqpValue) else None
         return _plain_keys(value) if isinstance(value, dict) else {}

@@ -1,8 +1,8 @@
-"""The port's Sender over AMQP.
+"""AmqpSender: the Sender interface over AMQP.
 
-Rule 1: a link opens when it is first needed. One that the service took away while nothing was under
-        way is replaced without a word.
-Rule 2: bytes that have left are never sent again: then the caller decides.
+Rule 1: a link opens when it is first needed. One that the service detached while nothing was under
+        way is replaced silently.
+Rule 2: bytes that were sent are never sent again: then the caller decides.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from twinbus.drivers.amqp.batching import (
     check_size,
     encode_delivery,
 )
-from twinbus.drivers.amqp.connection import QUIET_S
+from twinbus.drivers.amqp.connection import IDLE_S
 from twinbus.drivers.amqp.connection_pool import ConnectionPool
-from twinbus.drivers.amqp.errors import closed_by_us
+from twinbus.drivers.amqp.errors import closed_loss
 from twinbus.drivers.amqp.sender_endpoint import NotSent, SenderEndpoint
-from twinbus.drivers.amqp.shared_attempt import SharedAttempt, in_time, timed_out
+from twinbus.drivers.amqp.shared_attempt import SharedAttempt, time_limit, timeout_error
 from twinbus.drivers.interface import LinkProperties, note_unsent
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import (
@@ -37,13 +37,13 @@ _LONG: Final = 0x81
 
 
 class AmqpSender:
-    """A way into one queue or topic."""
+    """Sends to one queue or topic."""
 
     def __init__(
-        self, namespace: ConnectionPool, path: str, on_close: Callable[[AmqpSender], None]
+        self, pool: ConnectionPool, path: str, on_close: Callable[[AmqpSender], None]
     ) -> None:
         self.path = path
-        self._namespace = namespace
+        self._pool = pool
         self._on_close = on_close
         self._end: SenderEndpoint | None = None
         self._opening: SharedAttempt[SenderEndpoint] = SharedAttempt()
@@ -53,7 +53,7 @@ class AmqpSender:
 
     async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
         if not outgoing_messages:
-            raise MessageRefused("there is nothing to send", path=self.path)
+            raise MessageRefused(f"No messages to send to {self.path!r}", path=self.path)
         load = encode_delivery(outgoing_messages)
         began_s = asyncio.get_running_loop().time()
         try:
@@ -69,7 +69,7 @@ class AmqpSender:
     async def _send(self, load: EncodedDelivery, began_s: float, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         end, deadline_s = self._end, began_s + timeout_s
-        if end is None or not end.is_fresh or began_s - end.line.heard_at_s > QUIET_S:
+        if end is None or not end.is_fresh or began_s - end.connection.received_at_s > IDLE_S:
             end = await self._fresh(deadline_s - loop.time(), timeout_s)
         if len(load.payload) > end.facts.message_bytes_max or load.message_format == FORMAT_BATCH:
             check_size(load, end.facts, self.path)
@@ -78,13 +78,13 @@ class AmqpSender:
         try:
             await outgoing.future
         except ServiceError:
-            raise  # The service's own answer, which can be an OperationTimeout.
+            raise  # The service's own response, which can be an OperationTimeout.
         except TimeoutError:
             end.forget(outgoing)
-            self._namespace.suspect(began_s)
+            self._pool.suspect(began_s)
             was_sent = end.has_left(outgoing)
-            raise timed_out(
-                timeout_s, path=self.path, doing="sending to", was_sent=was_sent
+            raise timeout_error(
+                timeout_s, path=self.path, doing="Sending to", was_sent=was_sent
             ) from None
         except asyncio.CancelledError as cancelled:
             end.forget(outgoing)
@@ -102,12 +102,12 @@ class AmqpSender:
         return (await self._fresh(timeout_s, timeout_s)).facts
 
     async def _fresh(self, left_s: float, timeout_s: float) -> SenderEndpoint:
-        """An open link, the one there is or a new one."""
+        """An open link, the existing one or a new one."""
         if self._is_closed:
             raise self._closed()
         end = self._end
         if end is not None and end.is_fresh:
-            await end.line.listen()
+            await end.connection.poll_if_idle()
             if end.is_fresh:
                 return end
         try:
@@ -117,13 +117,13 @@ class AmqpSender:
             error.path = error.path or self.path
             raise
         except TimeoutError:
-            raise timed_out(
-                timeout_s, path=self.path, doing="opening a link to", was_sent=False
+            raise timeout_error(
+                timeout_s, path=self.path, doing="Opening a link to", was_sent=False
             ) from None
 
     async def _open(self) -> SenderEndpoint:
-        _trunk, end = await self._namespace.attached(
-            self.path, lambda line: SenderEndpoint(line, self.path, f"sender-{uuid4()}")
+        _pooled, end = await self._pool.attach(
+            self.path, lambda connection: SenderEndpoint(connection, self.path, f"sender-{uuid4()}")
         )
         old, self._end = self._end, end
         if old is not None:
@@ -139,7 +139,9 @@ class AmqpSender:
         answer = await self._request("schedule-message", {"messages": messages}, timeout_s)
         numbers = answer.get("sequence-numbers")
         if not isinstance(numbers, Array) or len(numbers.items) != len(outgoing_messages):
-            raise ServiceInternalError("the answer has no sequence numbers", path=self.path)
+            raise ServiceInternalError(
+                f"A response of {self.path!r} contains no sequence numbers", path=self.path
+            )
         return [int(each) for each in numbers.items]
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
@@ -152,16 +154,16 @@ class AmqpSender:
     ) -> dict[str, Any]:
         if self._is_closed:
             raise self._closed()
-        doing = f"the request {operation} to"
-        suspect = self._namespace.suspect
-        async with in_time(timeout_s, path=self.path, doing=doing, on_timeout=suspect):
-            trunk = await self._namespace.trunk()
-            return await trunk.request(self.path, operation, body, timeout_s=timeout_s)
+        doing = f"Request {operation} to"
+        suspect = self._pool.suspect
+        async with time_limit(timeout_s, path=self.path, doing=doing, on_timeout=suspect):
+            pooled = await self._pool.acquire()
+            return await pooled.request(self.path, operation, body, timeout_s=timeout_s)
 
     # -- the end --------------------------------------------------------------------------
 
     def _closed(self) -> ServiceError:
-        return closed_by_us(f"the sender to {self.path!r}").error(self.path, was_sent=False)
+        return closed_loss(f"The sender to {self.path!r}").error(self.path, was_sent=False)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -172,7 +174,7 @@ class AmqpSender:
 
 
 def _entry(encoded: bytes) -> dict[str, Any]:
-    """A message to be scheduled, with what the service wants to know beside it."""
+    """A message to be scheduled, with the properties that the service needs separately."""
     routing = BatchKeys(encoded)
     known = {
         "message-id": routing.message_id,

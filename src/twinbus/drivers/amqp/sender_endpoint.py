@@ -1,11 +1,11 @@
-"""Our end of a link to a queue or topic: deliveries out, outcomes in.
+"""Our endpoint of a link to a queue or topic: deliveries out, outcomes in.
 
     post() --> waiting --credit, window, buffer--> under way --disposition--> outcome
 
-Rule 1: as many deliveries are under way as the service gives credit for; nobody waits for the
+Rule 1: as many deliveries are under way as the service grants credit for; none waits for the
         outcome of the one before.
-Rule 2: bytes that have left are never sent again here. What had not left when the link went is
-        NotSent, and may be sent on another link.
+Rule 2: bytes that were written to the socket are never sent again here. A delivery that was not
+        written when the link was lost is NotSent, and may be sent on another link.
 Rule 3: the outcome decides, whatever the service calls it: only "accepted" is a success.
 """
 
@@ -30,13 +30,13 @@ from twinbus.errors import LinkDetached, ServiceError, ServiceInternalError
 _WRAP: Final = 0xFFFFFFFF
 _NULL: Final = b"\x40"
 
-# What Service Bus takes when it does not say: its Standard tier.
+# The limit of Service Bus if it reports none: its Standard tier.
 MESSAGE_BYTES_MAX_DEFAULT: Final = 262_144
 BATCH_BYTES_MAX: Final = Symbol("com.microsoft:max-message-batch-size")
 
 
 class NotSent(Exception):
-    """The link went before a delivery's bytes did."""
+    """The link was lost before a delivery was written to the socket."""
 
     def __init__(self, loss: ConnectionLoss) -> None:
         self.loss = loss
@@ -44,7 +44,7 @@ class NotSent(Exception):
 
 
 class PendingDelivery:
-    """One delivery on its way, and the call that waits for it."""
+    """One delivery under way, and the call that waits for it."""
 
     __slots__ = ("future", "message_format", "payload", "written_at_flush")
 
@@ -53,10 +53,10 @@ class PendingDelivery:
         self.message_format = message_format
         self.future = future
         self.written_at_flush: int | None = None
-        """The line's count of flushes when it was handed over; None while it waits."""
+        """The connection's count of flushes when it was written; None while it waits."""
 
     def expire(self) -> None:
-        """The caller's time is up."""
+        """The caller's time is over."""
         if not self.future.done():
             self.future.set_exception(TimeoutError())
 
@@ -64,20 +64,20 @@ class PendingDelivery:
 class SenderEndpoint(LinkEndpoint):
     """Sends deliveries to one entity."""
 
-    def __init__(self, line: AmqpConnection, path: str, name: str) -> None:
-        super().__init__(line, path)
+    def __init__(self, connection: AmqpConnection, path: str, name: str) -> None:
+        super().__init__(connection, path)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[PendingDelivery] = deque()
         self._under_way: dict[int, PendingDelivery] = {}
         self.link = self.attach_sender(path, name)
         self.facts = LinkProperties(MESSAGE_BYTES_MAX_DEFAULT)
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         answer = self.link.peer
-        told = (answer.properties or {}).get(BATCH_BYTES_MAX)
+        batch_bytes_max = (answer.properties or {}).get(BATCH_BYTES_MAX)
         self.facts = LinkProperties(
             answer.max_message_size or MESSAGE_BYTES_MAX_DEFAULT,
-            told if isinstance(told, int) else None,
+            batch_bytes_max if isinstance(batch_bytes_max, int) else None,
         )
 
     def post(self, payload: bytes, message_format: int) -> PendingDelivery:
@@ -94,22 +94,22 @@ class SenderEndpoint(LinkEndpoint):
     def has_left(self, outgoing: PendingDelivery) -> bool:
         """Whether bytes of it may have reached the service."""
         written = outgoing.written_at_flush
-        return written is not None and self.line.flush_count > written
+        return written is not None and self.connection.flush_count > written
 
     @property
     def _has_room(self) -> bool:
-        return self.link.credit > 0 and self.line.can_write and not self.session.is_blocked
+        return self.link.credit > 0 and self.connection.can_write and not self.session.is_blocked
 
     def _write(self, outgoing: PendingDelivery) -> None:
         link = self.link
         tag = link.delivery_count.to_bytes(4, "big")
-        outgoing.written_at_flush = self.line.flush_count
+        outgoing.written_at_flush = self.connection.flush_count
         delivery_id = link.send(
             outgoing.payload, tag, settled=False, message_format=outgoing.message_format
         )
         outgoing.payload = b""
         self._under_way[delivery_id] = outgoing
-        self.line.wants_flush()
+        self.connection.wants_flush()
 
     def on_room(self) -> None:
         waiting = self._waiting
@@ -119,12 +119,12 @@ class SenderEndpoint(LinkEndpoint):
                 self._write(outgoing)
 
     def forget(self, outgoing: PendingDelivery) -> None:
-        """Nobody waits for it any more; what has not left stays here."""
+        """No call waits for it any more; if it was not written yet, it is not sent."""
         outgoing.payload = b""
         waiting = self._waiting
         while waiting and waiting[0].future.done():
             waiting.popleft()
-        self.maybe_leave()
+        self.close_if_unused()
 
     # -- outcomes -------------------------------------------------------------------------
 
@@ -143,10 +143,10 @@ class SenderEndpoint(LinkEndpoint):
                 outgoing.future.set_result(None)
             else:
                 outgoing.future.set_exception(self._refusal(event.state))
-        self.maybe_leave()
+        self.close_if_unused()
 
     def _named(self, first: int, last: int) -> list[int]:
-        """The deliveries under way that a disposition is about, however wide its range is."""
+        """The deliveries under way in the range of a disposition."""
         under_way, span = self._under_way, (last - first) & _WRAP
         if span == 0:
             return [first] if first in under_way else []
@@ -156,16 +156,17 @@ class SenderEndpoint(LinkEndpoint):
         return [each for each in under_way if (each - first) & _WRAP <= span]
 
     def _settle(self, first: int, last: int) -> None:
-        """A service that settles second waits for us to settle first."""
+        """A service that settles second waits until we have settled."""
         body = encode_disposition(ROLE_SENDER, first, last, True, _NULL)
-        self.line.write(encode_frame(self.session.channel, body))
+        self.connection.write(encode_frame(self.session.channel, body))
 
     def _refusal(self, state: DeliveryState | None) -> ServiceError:
         if isinstance(state, Rejected) and state.error is not None:
             return refusal(state.error, path=self.path)
-        outcome = "nothing" if state is None else type(state).__name__.lower()
+        outcome = "none" if state is None else type(state).__name__.lower()
         error = ServiceInternalError(
-            f"{self.path!r} did not take the message: its outcome is {outcome}", path=self.path
+            f"The service did not accept a message for {self.path!r}: outcome is {outcome!r}",
+            path=self.path,
         )
         error.is_ambiguous = state is None
         return error
@@ -180,15 +181,15 @@ class SenderEndpoint(LinkEndpoint):
         return [*self._under_way.values(), *self._waiting]
 
     def abort(self, loss: ConnectionLoss) -> None:
-        everybody = [each for each in self._all() if not each.future.done()]
-        if len(everybody) > 1 and issubclass(loss.kind, ABOUT_ONE_MESSAGE):
+        pending = [each for each in self._all() if not each.future.done()]
+        if len(pending) > 1 and issubclass(loss.kind, ABOUT_ONE_MESSAGE):
             loss = ConnectionLoss(LinkDetached, loss.sentence, loss.condition)
         self._under_way.clear()
         self._waiting.clear()
-        for outgoing in everybody:
-            # Our own goodbye goes out behind what was written, and takes it along.
-            leaves_yet = loss.is_final and outgoing.written_at_flush is not None
-            if leaves_yet or self.has_left(outgoing):
+        for outgoing in pending:
+            # Our own close is written after these frames, so they are sent as well.
+            is_sent_yet = loss.is_final and outgoing.written_at_flush is not None
+            if is_sent_yet or self.has_left(outgoing):
                 outgoing.future.set_exception(loss.error(self.path, was_sent=True))
             else:
                 outgoing.future.set_exception(NotSent(loss))

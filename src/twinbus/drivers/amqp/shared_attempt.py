@@ -1,13 +1,10 @@
-"""One attempt for many who wait, and how long calls wait.
+"""One attempt for many callers that wait (to connect, to send a token, to attach), and time limits.
 
-One try that many calls wait for: to connect, to show a token, to attach.
-
-How long calls wait (rule 2 of the port).
-
-Rule 1: while a try is under way, everybody who needs its result waits for the same one.
-Rule 2: a cancelled or impatient caller leaves; the try goes on for the others and is given up when
-        the last of them has left, so that nothing runs for nobody.
-Rule 3: a failed try is forgotten: the next call begins a new one.
+Rule 1: while an attempt is under way, all callers that need its result wait for the same one.
+Rule 2: a caller that is cancelled or times out stops waiting; the attempt continues for the others
+        and is cancelled when the last of them has stopped waiting.
+Rule 3: a failed attempt is discarded: the next call starts a new one.
+Rule 4: no call outlives its time limit (rule 2 of the driver interface).
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ T = TypeVar("T")
 
 
 class SharedAttempt(Generic[T]):
-    """A place for one try at a time."""
+    """At most one attempt at a time."""
 
     def __init__(self) -> None:
         self._outcome: asyncio.Future[T] | None = None
@@ -32,7 +29,7 @@ class SharedAttempt(Generic[T]):
         self._waiting_count = 0
 
     async def result(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the try under way, or of a new one."""
+        """The result of the attempt under way, or of a new one."""
         if self._outcome is None:
             self._begin(begin)
         outcome = self._outcome
@@ -49,7 +46,7 @@ class SharedAttempt(Generic[T]):
                     self._forget()
 
     def fail(self, error: ServiceError) -> None:
-        """Everybody who waits gets this error at once."""
+        """All callers that wait get this error immediately."""
         outcome = self._outcome
         if outcome is not None and not outcome.done():
             outcome.set_exception(error)
@@ -64,9 +61,9 @@ class SharedAttempt(Generic[T]):
         self, begin: Callable[[], Coroutine[Any, Any, T]], outcome: asyncio.Future[T]
     ) -> None:
         try:
-            made = await begin()
+            result = await begin()
             if not outcome.done():
-                outcome.set_result(made)
+                outcome.set_result(result)
         except Exception as error:
             if not outcome.done():
                 outcome.set_exception(error)
@@ -80,30 +77,30 @@ class SharedAttempt(Generic[T]):
         if task is not None and not task.done():
             task.cancel()
         if outcome is not None and outcome.done() and not outcome.cancelled():
-            outcome.exception()  # Nobody may be left to look at it.
+            outcome.exception()  # Perhaps no caller is left to retrieve it.
 
 
 def _own(error: ServiceError) -> ServiceError:
-    """An error of this call's own; see errors.py, rule 1."""
-    mine = copy.copy(error)
-    mine.__cause__ = error.__cause__
-    return mine
+    """A copy of the error for this call; see errors.py, rule 1."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
 
 
-# The wait of a receive is for messages: its link has at least so long to open, and at most.
+# The wait of a receive is for messages: the minimum and maximum time for its link to open.
 OPEN_TIMEOUT_S_MIN: Final = 10.0
 OPEN_TIMEOUT_S_MAX: Final = 30.0
 
 
 @asynccontextmanager
-async def in_time(
+async def time_limit(
     timeout_s: float,
     *,
     path: str,
     doing: str,
     on_timeout: Callable[[float], None] | None = None,
 ) -> AsyncIterator[None]:
-    """What takes longer ends with OperationTimeout; ``on_timeout`` is told when it had begun."""
+    """Raise OperationTimeout after the time limit; ``on_timeout`` gets the start time."""
     began_s = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(timeout_s):
@@ -113,17 +110,19 @@ async def in_time(
     except TimeoutError:
         if on_timeout is not None:
             on_timeout(began_s)
-        raise timed_out(timeout_s, path=path, doing=doing) from None
+        raise timeout_error(timeout_s, path=path, doing=doing) from None
 
 
-def timed_out(
+def timeout_error(
     timeout_s: float, *, path: str, doing: str, was_sent: bool = True
 ) -> OperationTimeout:
-    """The error of a call that got no answer."""
+    """The error of a call that got no response."""
     error = OperationTimeout(
-        f"{doing} {path!r} took longer than {timeout_s:g} s",
+        f"{doing} {path!r} timed out after {timeout_s:g} s",
         path=path,
-        hint="It may have been carried out" if was_sent else "Nothing was sent",
+        hint="Check whether the service carried it out before you try again"
+        if was_sent
+        else "Try again; nothing was sent",
     )
     error.is_ambiguous = was_sent
     return error

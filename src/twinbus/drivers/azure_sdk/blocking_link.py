@@ -2,11 +2,11 @@
 
     open() --> send(), send(), ... --> drop() or close()
 
-Rule 1: a send opens nothing and renews no token: the SDK would do so without a time limit. A link
-        that is gone, or whose token is old, says so with is_usable(); another one takes its place.
+Rule 1: a send opens nothing and renews no token: the SDK would do so without a time limit. For a
+        link that is gone, or whose token is old, is_usable() is False; another one replaces it.
 Rule 2: one thread at a time uses a link. Any thread may interrupt() it: that ends the call which
         is waiting, and nothing else.
-Rule 3: this file uses names that the SDK keeps to itself, as sdk_link.py does, and
+Rule 3: this file uses private names of the SDK, as sdk_link.py does, and
         tests/integration/drivers/azure_sdk/test_blocking_link.py fails when a new version changes
         them.
 """
@@ -26,9 +26,9 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.common import fork
-from twinbus.drivers.azure_sdk.errors import closed, condition_of, translated
+from twinbus.drivers.azure_sdk.errors import closed_error, condition_of, translate_error
 from twinbus.drivers.azure_sdk.sdk_link import FRAME_S, OPENING_FRAMES_MAX, is_gone
-from twinbus.drivers.azure_sdk.sdk_messages import sealed_batch
+from twinbus.drivers.azure_sdk.sdk_messages import encoded_batch
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import (
     AccessRefused,
@@ -40,8 +40,8 @@ from twinbus.errors import (
 
 __all__ = ["BlockingLink", "encoded_message", "is_tracing_enabled", "native_message"]
 
-# Nothing keeps an idle link alive. One that a router has forgotten meanwhile takes a message and
-# never answers, so a link that rested for this long is not used again.
+# Nothing keeps an idle link alive. A router may have dropped it, and a message sent on it would get
+# no response, so a link that was idle for this long is not used again.
 IDLE_S_MAX: Final = 20.0
 # The SDK renews a token when a tenth of its time is left; the link has been replaced by then.
 TOKEN_SHARE_MAX: Final = 0.8
@@ -53,7 +53,7 @@ M = TypeVar("M")
 
 
 def native_message(message: ServiceBusMessage) -> Any:
-    """A message of the SDK, as send_messages() hands it on."""
+    """A message of the SDK, in the form that send_messages() passes on."""
     return _convert_to_single_service_bus_message(
         message, ServiceBusMessage, PyamqpTransport.to_outgoing_amqp_message
     )
@@ -61,7 +61,7 @@ def native_message(message: ServiceBusMessage) -> Any:
 
 def encoded_message(outgoing_message: OutgoingMessage) -> Any:
     """A message that is encoded already."""
-    return sealed_batch([outgoing_message.encoded])
+    return encoded_batch([outgoing_message.encoded])
 
 
 class BlockingLink(Generic[M]):
@@ -79,22 +79,22 @@ class BlockingLink(Generic[M]):
         self._replace_s = 0.0
         self._is_interrupted = False
         self._is_dropped = False
-        # The SDK's way to give a connection up talks to a peer that may not answer.
+        # The SDK closes a connection by a handshake with a peer that may not respond.
         sdk._close_handler = self.drop
 
     def open(self, timeout_s: float = OPEN_TIMEOUT_S) -> None:
         """Open it; blocks for as long as the peer and the credential take."""
         self._sdk._open(timeout_s)
         try:
-            self._look_inside(self._sdk._handler)
+            self._adopt(self._sdk._handler)
         except BaseException:
             self.drop()
             raise
 
-    def _look_inside(self, handler: Any) -> None:
+    def _adopt(self, handler: Any) -> None:
         sock = handler._connection._transport.sock
         if not isinstance(sock, socket.socket):
-            raise closed(f"the web socket to {self.path!r}", self.path)
+            raise closed_error(f"The web socket to {self.path!r}", self.path)
         self._handler, self._sock, self._has_input = handler, sock, _input_check(sock)
         fork.register_socket(sock)
         token_s = handler._cbs_authenticator._expires_on - time.time()
@@ -102,7 +102,7 @@ class BlockingLink(Generic[M]):
         self._replace_s = self._used_s + token_s * TOKEN_SHARE_MAX
 
     def is_usable(self) -> bool:
-        """Take in what came since the last call; whether a message may be sent now."""
+        """Process what arrived since the last call; whether a message may be sent now."""
         handler, self._is_interrupted = self._handler, False
         now_s = time.monotonic()
         idle_s = now_s - self._used_s
@@ -120,8 +120,8 @@ class BlockingLink(Generic[M]):
         return not is_gone(handler)
 
     def send(self, message: M, timeout_s: float) -> None:
-        """Return once the service holds it durably; what send_messages() does, less its layers
-        for tracing and retries."""
+        """Return once the service has stored it durably; what send_messages() does, without its
+        layers for tracing and retries."""
         link = self._handler._link
         mark = link.delivery_count
         if self._is_interrupted:
@@ -129,23 +129,23 @@ class BlockingLink(Generic[M]):
         try:
             self._sdk._send(self._outgoing(message), timeout=timeout_s)
         except Exception as error:
-            original = self._in_words_of_the_sdk(error)
+            original = self._as_sdk_error(error)
             raise self._failure(original, link.delivery_count != mark) from original
         except BaseException:
             self.drop()
             raise
         self._used_s = time.monotonic()
 
-    def _in_words_of_the_sdk(self, error: Exception) -> Exception:
-        """What send_messages() raises for it."""
+    def _as_sdk_error(self, error: Exception) -> Exception:
+        """The error that send_messages() raises for it."""
         try:
             last: Exception = self._sdk._handle_exception(error)
         except Exception as raised:
             last = raised
         if isinstance(last, OperationTimeoutError):
-            told = OperationTimeoutError(message=str(last))
-            told.__cause__ = last
-            return told
+            wrapped = OperationTimeoutError(message=str(last))
+            wrapped.__cause__ = last
+            return wrapped
         return last
 
     def _failure(self, error: Exception, was_sent: bool) -> ServiceError:
@@ -153,11 +153,11 @@ class BlockingLink(Generic[M]):
             self.drop()
             return SendInterrupted(path=self.path, was_sent=was_sent)
         link_error = getattr(self._handler._link, "_error", None)
-        failure = translated(
-            error, doing="sending to", path=self.path, was_sent=was_sent, link_error=link_error
+        failure = translate_error(
+            error, doing="Sending to", path=self.path, was_sent=was_sent, link_error=link_error
         )
         if isinstance(failure, AccessRefused):
-            # The link had the right to be there: a new one, with a new token, tells more (P7).
+            # The link was authorized: a new one, with a new token, shows whether it still is (P7).
             was_sent = was_sent and link_error is not None
             failure = LinkDetached(
                 failure.sentence, path=self.path, condition=failure.condition, hint=failure.hint
@@ -176,14 +176,14 @@ class BlockingLink(Generic[M]):
             _shut(self._sock)
 
     def drop(self) -> None:
-        """Let go of the connection at once, in whatever state it is."""
+        """Close the connection immediately, in any state."""
         self._is_dropped = True
         handler = self._handler or self._sdk._handler
         self._sdk._handler, self._sdk._running = None, False
         if handler is not None:
             self._handler = handler
             handler._shutdown = True
-        # The SDK forgets the socket of a connection that has ended, and does not always close it.
+        # The SDK drops the socket of a connection that has ended, and does not always close it.
         transport = getattr(getattr(handler, "_connection", None), "_transport", None)
         for sock in (self._sock, getattr(transport, "sock", None)):
             if isinstance(sock, socket.socket):
@@ -191,26 +191,26 @@ class BlockingLink(Generic[M]):
                 sock.close()
 
     def close(self) -> None:
-        """Say goodbye if the link is whole, and let go."""
+        """Close the link properly if it is intact, and the connection."""
         try:
             if not self._is_dropped and self._handler is not None:
                 type(self._sdk)._close_handler(self._sdk)
         except Exception:
-            return  # The peer does not answer, and the caller could do nothing about it.
+            return  # The peer does not respond, and the caller could do nothing about it.
         finally:
             self.drop()
 
 
 def _shut(sock: socket.socket) -> None:
     try:
-        # The method of the plain class: that of an SSL socket would change what its reader uses.
+        # The method of the plain class: that of an SSL socket changes state that its reader uses.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         return  # It is gone already.
 
 
 def _input_check(sock: socket.socket) -> Callable[[], object]:
-    """Whether something has arrived that nobody has read; asked before every message (P0)."""
+    """A check for unread input; it runs before every message (P0)."""
     pending: Callable[[], int] = getattr(sock, "pending", int)  # What TLS has decoded already.
     if not hasattr(select, "poll"):  # Windows.
         return lambda: pending() or select.select([sock], [], [], 0)[0]

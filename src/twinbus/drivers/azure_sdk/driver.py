@@ -1,7 +1,7 @@
 """One namespace, through the official SDK.
 
-Rule 1: making a driver, a sender or a receiver touches no network.
-Rule 2: what was made here is closed here, at the latest with the driver.
+Rule 1: creating a driver, a sender or a receiver uses no network.
+Rule 2: senders and receivers are closed with their driver at the latest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.common.connection_string import TLS_PORT, ConnectionString, parse_connection_string
 from twinbus.drivers.azure_sdk.blocking_link import BlockingLink, encoded_message
-from twinbus.drivers.azure_sdk.errors import closed
+from twinbus.drivers.azure_sdk.errors import closed_error
 from twinbus.drivers.azure_sdk.receiver import SdkReceiver
 from twinbus.drivers.azure_sdk.sender import SdkSender
 from twinbus.drivers.azure_sdk.trusted_certificates import with_certificates
@@ -43,17 +43,17 @@ _MODES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceBusOptions:
-    """How the SDK's client is made."""
+    """Options for the SDK's client."""
 
     ca_file: str | None = None
-    """An authority to trust instead of the usual ones (PEM)."""
+    """An authority to trust instead of the default ones (PEM file)."""
     client_options: Mapping[str, Any] = field(default_factory=dict)
-    """More keywords for the SDK's ServiceBusClient, e.g. ``transport_type`` or ``http_proxy``.
-    Its retries stay off: they are ours."""
+    """More keywords for the SDK's ServiceBusClient, for example ``transport_type`` or
+    ``http_proxy``. Its retries stay off: the pairing retries."""
 
 
 class ServiceBusDriver:
-    """The port's Driver."""
+    """The Driver interface over the SDK."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ServiceBusDriver:
         address: NamespaceAddress,
         blocking: Callable[[], BlockingClient] | None = None,
     ) -> None:
-        """``blocking`` makes the SDK's client for threads without a loop."""
+        """``blocking`` creates the SDK's client for threads without an event loop."""
         self.address = address
         self._client = client
         self._blocking = blocking
@@ -79,18 +79,18 @@ class ServiceBusDriver:
         keywords = _keywords(options or ServiceBusOptions())
         address = NamespaceAddress(parsed.host, parsed.effective_port)
         if parsed.uses_tls and parsed.effective_port != TLS_PORT:
-            # Without the emulator's flag the SDK takes no other port from a connection string.
+            # Without the emulator flag the SDK ignores any other port of a connection string.
             keywords.setdefault("custom_endpoint_address", f"sb://{address}")
             keywords.setdefault("transport_type", TransportType.Amqp)
-        # The SDK knows plain text only by that flag, and which entity is used is our callers'
-        # choice: the service checks it.
-        shown = replace(
+        # The SDK uses plain text only with that flag. The callers choose the entity, and the
+        # service checks it.
+        adapted = replace(
             parsed,
             scheme="sb",
             entity_path=None,
             use_development_emulator=not parsed.uses_tls,
         )
-        text = shown.to_text()
+        text = adapted.to_text()
         return cls(
             ServiceBusClient.from_connection_string(text, **with_certificates(keywords)),
             address,
@@ -105,40 +105,44 @@ class ServiceBusDriver:
         options: ServiceBusOptions | None = None,
     ) -> ServiceBusDriver:
         """A driver for a namespace with a credential: azure-identity's, the SDK's, or ours."""
-        shown, keywords = _shown(credential), _keywords(options or ServiceBusOptions())
-        client = ServiceBusClient(fully_qualified_namespace, shown, **with_certificates(keywords))
+        sdk_credential, keywords = _to_sdk(credential), _keywords(options or ServiceBusOptions())
+        client = ServiceBusClient(
+            fully_qualified_namespace, sdk_credential, **with_certificates(keywords)
+        )
         host, _, port = client.fully_qualified_namespace.partition(":")
         blocking: Callable[[], BlockingClient] | None = None
-        if not isinstance(shown, _Tokens):  # An identity is asked on the loop.
-            blocking = partial(BlockingClient, fully_qualified_namespace, shown, **keywords)
+        if not isinstance(sdk_credential, _Tokens):  # An identity needs the event loop.
+            blocking = partial(
+                BlockingClient, fully_qualified_namespace, sdk_credential, **keywords
+            )
         return cls(client, NamespaceAddress(host.lower(), int(port or TLS_PORT)), blocking)
 
     def sender(self, path: str, **options: Any) -> SdkSender:
         """``options`` are keywords of the SDK for this sender."""
         self._check_open()
-        # A topic's sender is a queue's by another name.
-        made = SdkSender(
+        # A sender for a topic is the same as one for a queue.
+        sender = SdkSender(
             path,
             lambda: self._client.get_queue_sender(path, **options),
             forget=self._opened.discard,
         )
-        self._opened.add(made)
-        return made
+        self._opened.add(sender)
+        return sender
 
     def blocking_opener(self, path: str) -> Callable[[], BlockingLink[OutgoingMessage]] | None:
-        """What opens a link that a thread uses by itself; None where only a loop can send."""
+        """A function that opens a link for one thread; None if only an event loop can send."""
         make = self._blocking
         if make is None:
             return None
 
-        def opened() -> BlockingLink[OutgoingMessage]:
-            # Without keep-alive no other thread reads from the connection; an idle link may go.
+        def open_link() -> BlockingLink[OutgoingMessage]:
+            # Without keep-alive no other thread reads from the connection; an idle link may end.
             sdk = make().get_queue_sender(path, keep_alive=0)
             link = BlockingLink(path, sdk, encoded_message)
             link.open()
             return link
 
-        return opened
+        return open_link
 
     def receiver(
         self,
@@ -151,7 +155,7 @@ class ServiceBusDriver:
         self._check_open()
 
         def make(session_wait_s: float | None) -> Any:
-            # The SDK puts a subscription's path and a sub-queue's together just like this.
+            # The SDK builds the paths of subscriptions and sub-queues in the same way.
             return self._client.get_queue_receiver(
                 path,
                 receive_mode=_MODES[mode],
@@ -160,15 +164,15 @@ class ServiceBusDriver:
                 max_wait_time=session_wait_s,
             )
 
-        made = SdkReceiver(
+        receiver = SdkReceiver(
             path, make, prefetch=prefetch, session=session, forget=self._opened.discard
         )
-        self._opened.add(made)
-        return made
+        self._opened.add(receiver)
+        return receiver
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise closed(f"the driver of {self.address}")
+            raise closed_error(f"The driver of {self.address}")
 
     async def close(self) -> None:
         self._is_closed = True
@@ -179,7 +183,7 @@ class ServiceBusDriver:
 
 
 class _Tokens:
-    """An identity as the SDK knows them; its failures are told apart from the service's."""
+    """An identity for the SDK; its failures are distinct from those of the service."""
 
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
@@ -189,8 +193,8 @@ class _Tokens:
         return AccessToken(token.text, int(token.expires_s))
 
 
-def _shown(given: SdkCredential | Credential | IdentityCredential) -> Any:
-    """A credential as the SDK takes it."""
+def _to_sdk(given: SdkCredential | Credential | IdentityCredential) -> Any:
+    """A credential in the form that the SDK accepts."""
     if isinstance(given, SdkCredential):
         return given
     match credential_of(given):

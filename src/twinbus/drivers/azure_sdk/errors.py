@@ -1,8 +1,9 @@
-"""From what the SDK raises to what the port promises: one table, by the condition on the wire.
+"""The SDK's errors as ours: one table, by the AMQP condition.
 
-Rule 1: the original is the cause of what is raised instead, and keeps the service's own words.
-        Our sentence has none of them: whatever a service echoes stays out of our logs.
-Rule 2: a condition decides; the class of the SDK's error only where it has none, or a made-up one.
+Rule 1: the original is the cause of our error, and keeps the service's own words. Our sentence has
+        none of them: text that a service echoes stays out of our logs.
+Rule 2: a condition decides; the class of the SDK's error only where it has none, or an artificial
+        one.
 Rule 3: every failure to authenticate is AuthenticationFailed, whatever the SDK calls it: with a
         custom endpoint it calls it a connection error.
 """
@@ -38,12 +39,12 @@ from twinbus.errors import (
     SessionLockLost,
 )
 
-__all__ = ["CONDITIONS", "closed", "condition_of", "translated"]
+__all__ = ["CONDITIONS", "closed_error", "condition_of", "translate_error"]
 
 # The SDK's own, beside those of the wire.
 CONDITIONS: Final[Mapping[str, type[ServiceError]]] = {
     **WIRE_CONDITIONS,
-    # A link that went while a send was pending on it.
+    # A link that was lost while a send was pending on it.
     "amqp:unknown-error": LinkDetached,
     "amqp:socket-error": CommunicationError,
 }
@@ -69,44 +70,44 @@ CLASSES: Final[tuple[tuple[type[BaseException], type[ServiceError]], ...]] = (
     (TimeoutError, OperationTimeout),
     (AMQPConnectionError, CommunicationError),
     (OSError, CommunicationError),
-    # Arguments that the SDK checks before it talks to anybody.
+    # Arguments that the SDK checks before it uses the network.
     (sdk.MessageAlreadySettled, MessageLockLost),
 )
 
-# A detach for one of these reasons says more than that the link is gone.
-_TELLING_DETACHES: Final = frozenset({EntityNotFound, AccessRefused, EntityDisabled})
+# A detach for one of these reasons is reported as the reason, not as a lost link.
+_SPECIFIC_DETACHES: Final = frozenset({EntityNotFound, AccessRefused, EntityDisabled})
 
 _HINTS: Final[Mapping[type[ServiceError], str]] = {
-    AuthenticationFailed: "Check the key or the credential, and that its clock is right",
-    AccessRefused: "Give the rule or the identity the claim that this needs",
-    EntityNotFound: "Check the name, or create it",
-    EntityDisabled: "Set its status to Active",
-    QuotaExceeded: "Receive messages from it, or raise its size limit",
-    MessageTooLarge: "Make the message smaller",
-    ServerBusy: "Wait 10 s before the next attempt",
+    AuthenticationFailed: "Check the key or the credential, and the clock of this machine",
+    AccessRefused: "Give the access rule or the identity the required claim",
+    EntityNotFound: "Check the name of the entity, or create it",
+    EntityDisabled: "Set the status of the entity to Active",
+    QuotaExceeded: "Receive messages from the entity, or increase its maximum size",
+    MessageTooLarge: "Reduce the message size",
+    ServerBusy: "Try again in 10 seconds",
 }
 
 
-def closed(what: str, path: str = "") -> ServiceError:
-    """For whoever uses something that was closed here: nothing to wait for, and no word about
-    the message, which somebody else may still send."""
+def closed_error(what: str, path: str = "") -> ServiceError:
+    """The error for using something that was closed here: it is final, and not ambiguous, because
+    nothing was sent."""
     error = CommunicationError(
-        f"{what} is closed", path=path, hint="Make a new one", was_sent=False
+        f"{what} is closed", path=path, hint="Create a new one", was_sent=False
     )
     return error.mark_final()
 
 
 def condition_of(error: object) -> str:
-    """The AMQP condition that an error of the SDK carries, or nothing."""
+    """The AMQP condition of an error of the SDK; empty if it has none."""
     if isinstance(error, sdk.OperationTimeoutError) and error.__cause__ is not None:
-        # The SDK makes a new one of it, without the condition.
+        # The SDK wraps it in a new one without the condition.
         error = error.__cause__
     condition = getattr(error, "_condition", None) or getattr(error, "condition", None)
     condition = getattr(condition, "value", condition)
     return condition.decode("ascii", "replace") if isinstance(condition, bytes) else condition or ""
 
 
-def translated(
+def translate_error(
     error: BaseException,
     *,
     doing: str,
@@ -114,16 +115,16 @@ def translated(
     was_sent: bool = False,
     link_error: BaseException | None = None,
 ) -> ServiceError:
-    """What to raise instead, from the original: ``raise translated(error, ...) from error``.
+    """Our error for one of the SDK: ``raise translate_error(error, ...) from error``.
 
-    ``link_error`` is what the service said when it took the link away: the SDK forgets that.
+    ``link_error`` is the service's reason for detaching the link, which the SDK does not keep.
     """
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, ServiceError):
         return type(inner)(inner.sentence, path=path, hint=inner.hint)
     condition = condition_of(error)
     kind = _kind(error, inner, condition)
-    if kind is LinkDetached and CONDITIONS.get(condition_of(link_error)) in _TELLING_DETACHES:
+    if kind is LinkDetached and CONDITIONS.get(condition_of(link_error)) in _SPECIFIC_DETACHES:
         condition = condition_of(link_error)
         kind = CONDITIONS[condition]
     reason = condition or type(inner or error).__name__
@@ -137,7 +138,7 @@ def _kind(error: BaseException, inner: BaseException | None, condition: str) -> 
     if isinstance(inner, CbsFailure):
         return AuthenticationFailed
     if isinstance(error, AMQPConnectionError) or isinstance(inner, AMQPConnectionError):
-        # A whole connection that says "not found" is not an entity that is not there.
+        # "Not found" for a whole connection does not mean that the entity does not exist.
         known = CONDITIONS.get(condition)
         return known if known is LinkDetached else CommunicationError
     if condition in CONDITIONS:
@@ -150,5 +151,5 @@ def _kind(error: BaseException, inner: BaseException | None, condition: str) -> 
         return ServiceInternalError
     if isinstance(error, AMQPException):
         return ServiceInternalError
-    # "Handler failed": what the peer said made no sense, or the SDK tripped over itself.
+    # "Handler failed": the peer sent something invalid, or the SDK itself failed.
     return CommunicationError if isinstance(error, sdk.ServiceBusError) else MessageRefused

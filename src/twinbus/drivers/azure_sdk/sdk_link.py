@@ -1,28 +1,25 @@
-"""One object of the SDK with its connection, and a time limit that holds for the SDK.
+"""One object of the SDK with its connection, and a time limit that is enforced for the SDK.
 
-One sender or receiver of the SDK for as long as its link lives: what only its inside can tell.
+The driver interface needs more than the SDK's public names offer: whether the service has detached
+an idle link, whether a message was sent before the connection broke, the bytes of a message as
+they were delivered, a receive that can be cancelled without losing a message, and a close that does
+not wait. tests/integration/drivers/azure_sdk/test_line.py fails when a new version changes the
+private names used here.
 
-The SDK keeps to itself what the port asks for: whether the service has taken an idle link away,
-whether a message had left when the line broke, the bytes of a message as they were delivered, a
-receive that can be cancelled without losing a message, and an end that does not wait.
-tests/integration/drivers/azure_sdk/test_line.py fails when a new version changes the names used
-here.
+    SdkLink           every object of the SDK: poll it, drop it, close it
+    SdkSenderLink     shows whether something was sent since a mark
+    SdkReceiverLink   receives messages with their bytes, and settles many at once
+    Watch             the time limit, which costs next to nothing while it is kept:
 
-    SdkLink            every object of the SDK: look at it, drop it, close it
-    SdkSenderLink     knows whether something was sent since a mark
-    SdkReceiverLink   takes messages with their bytes, and settles many at once
+        with watch.until(until_s):         # TimeoutError when the time is over
+            await sender.send_messages(...)
 
-A time limit that holds for the SDK, and costs next to nothing while it is kept.
-
-    with watch.until(until_s):         TimeoutError when the time has passed
-        await sender.send_messages(...)
-
-Rule 1: a line is dropped once and for good; whoever needs another one has the SDK make one.
-Rule 2: dropping waits for nobody, so it is safe in a cancelled task and when the peer is silent.
-Rule 3: when the time has passed the connection is dropped and the task cancelled. Cancelling
-        alone is not enough: the SDK can swallow it (``wait_for`` before Python 3.12).
+Rule 1: a link is dropped once and for good; the SDK creates another one when it is needed.
+Rule 2: dropping never waits, so it is safe in a cancelled task and when the peer does not respond.
+Rule 3: when the time is over, the connection is dropped and the task cancelled. Cancelling alone is
+        not enough: the SDK can swallow it (``wait_for`` before Python 3.12).
 Rule 4: one timer serves all calls of a sender, which come one after the other: it is set again
-        only when it rings, not for each message (P0).
+        only when it fires, not for each message (P0).
 """
 
 from __future__ import annotations
@@ -46,18 +43,18 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.drivers.interface import LinkProperties
 
-# A read that finds a whole frame in the buffer does not wait; half a frame is on its way.
+# A read that finds a whole frame in the buffer does not wait; the rest of a partial one follows.
 FRAME_S: Final = 0.2
-# Frames that belong together come within this time of each other; a receive that has a message
-# waits no longer for more.
+# Frames of one batch arrive within this time of each other; a receive that has a message waits no
+# longer for more.
 TOGETHER_S: Final = 0.01
-# A task that was not woken by its own connection for so long lets the loop look at it once more.
+# After this time without use, the event loop reads the connection once more before a send.
 IDLE_S: Final = 1.0
-# Detach, end and close are small frames to a peer that answers, and the SDK drains a receiver
-# for 0.4 s; one that does not answer is left alone.
+# A peer that responds needs little time for detach, end and close, and the SDK drains a receiver
+# for 0.4 s; for one that does not respond, the close ends here.
 CLOSE_S: Final = 3.0
 
-# A link is open after about ten frames; a peer that sends more of them gets the SDK's own pace.
+# A link is open after about ten frames; after more of them the SDK's own pace applies.
 OPENING_FRAMES_MAX: Final = 64
 
 # Positions in a transfer frame of the SDK.
@@ -65,13 +62,13 @@ _MORE: Final = 5
 _PAYLOAD: Final = 11
 
 
-# What many messages are settled with at once; the SDK's own methods settle one, and wait for it.
+# The outcomes for settling many messages at once; the SDK's own methods settle one and wait.
 ACCEPTED: Final = Accepted()
 ABANDONED: Final = Modified(True, undeliverable_here=False, message_annotations=None)
 DEFERRED: Final = Modified(True, undeliverable_here=True, message_annotations=None)
 
 Mark: TypeAlias = tuple[Any, int]
-"""How far a sending link had come: the link, and what it had sent."""
+"""The state of a sender link: the link, and its delivery count."""
 
 
 class SdkLink:
@@ -81,12 +78,12 @@ class SdkLink:
         self.sdk = sdk
         self.is_dropped = False
         self._handler: Any = None
-        """The last one: it still tells what happened after the SDK has let go of it."""
+        """The last one: it still shows what happened after the SDK has dropped it."""
         self._used_s = 0.0
         self._reading: asyncio.Future[None] | None = None
-        # The SDK's way to give a connection up after an error waits for its keep-alive, which
-        # looks up once a second.
-        sdk._close_handler = self._give_up
+        # After an error, the SDK closes a connection only when its keep-alive task wakes up, once a
+        # second.
+        sdk._close_handler = self._drop_at_once
         sdk._create_handler = partial(self._create_handler, sdk._create_handler)
 
     @property
@@ -94,7 +91,7 @@ class SdkLink:
         return bool(self.sdk._running)
 
     async def open(self) -> None:
-        """Make sure that there is a link."""
+        """Open the link if it is not open."""
         await self.sdk.__aenter__()
 
     def _create_handler(self, create: Callable[..., None], *args: Any) -> None:
@@ -103,11 +100,11 @@ class SdkLink:
         handler.client_ready_async = partial(self._ready, handler.client_ready_async)
 
     async def _ready(self, is_ready: Callable[[], Awaitable[bool]]) -> bool:
-        """Take in all frames that open a link, one after the other: the SDK takes one and sleeps
-        for 50 ms, which makes half a second of an opening that has its answers at once.
+        """Process all frames that open a link without pauses: the SDK processes one and sleeps for
+        50 ms, so that opening takes half a second although all responses have arrived.
 
         The SDK waits for this in a task of its own. If that is cancelled and the connection ends
-        meanwhile, nobody hears the error, and asyncio would write it to the log.
+        meanwhile, no code retrieves the error, and asyncio would write it to the log.
         """
         task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
@@ -116,7 +113,7 @@ class SdkLink:
                 if await is_ready():
                     return True
                 if self.is_open:
-                    return False  # In use: the SDK waits for a new token as it likes.
+                    return False  # In use: the SDK waits for a new token at its own pace.
         except Exception:
             if task is not None and task.cancelling() > before:
                 raise asyncio.CancelledError from None
@@ -124,7 +121,7 @@ class SdkLink:
         return False
 
     def is_quiet(self, now_s: float) -> bool:
-        """Whether there is nothing to look at: the short way of look(), for each message (P0)."""
+        """Whether there is nothing to process: the fast path of poll(), for each message (P0)."""
         idle_s, self._used_s = now_s - self._used_s, now_s
         handler = self.sdk._handler
         return (
@@ -134,9 +131,9 @@ class SdkLink:
             and not is_gone(handler)
         )
 
-    async def look(self) -> bool:
-        """Take in what came while nobody listened; whether the line can still be used."""
-        # One turn of the loop for what has arrived in the meantime.
+    async def poll(self) -> bool:
+        """Process what arrived since the last call; whether the link can still be used."""
+        # One turn of the event loop to read what has arrived in the meantime.
         await asyncio.sleep(0)
         handler = self.sdk._handler
         if not self.sdk._running or handler is None:
@@ -144,15 +141,15 @@ class SdkLink:
         connection = handler._connection
         try:
             while _has_input(connection) and connection._error is None:
-                await self._unbroken(connection.listen(wait=FRAME_S))
+                await self._read_uncancelled(connection.listen(wait=FRAME_S))
         except Exception:
-            return False  # What came was the end of the line; nothing had left on it.
+            return False  # The connection was closed; nothing was sent on it.
         return not is_gone(handler)
 
-    async def _unbroken(self, reading: Coroutine[Any, Any, None]) -> None:
-        """Read on although the caller is cancelled: the SDK can lose a frame that it is reading.
+    async def _read_uncancelled(self, reading: Coroutine[Any, Any, None]) -> None:
+        """Continue reading although the caller is cancelled: the SDK can lose a frame otherwise.
 
-        One at a time: whoever comes while another's is still under way waits for that.
+        One read at a time: a call during another's read waits for that.
         """
         if self._reading is not None and not self._reading.done():
             reading.close()
@@ -163,7 +160,7 @@ class SdkLink:
 
     @property
     def link_error(self) -> BaseException | None:
-        """What the service said when it took the link away."""
+        """The service's error when it detached the link."""
         link = getattr(self._known_handler(), "_link", None)
         error: BaseException | None = getattr(link, "_error", None)
         return error
@@ -173,7 +170,7 @@ class SdkLink:
         return self._handler
 
     def drop(self) -> None:
-        """Let go of the connection at once, in whatever state it is."""
+        """Close the connection immediately, in any state."""
         self.is_dropped = True
         handler = self._known_handler()
         self.sdk._handler, self.sdk._running = None, False
@@ -182,33 +179,33 @@ class SdkLink:
             _stop_keep_alive(handler)
             _abort(handler._connection)
 
-    def _give_up(self) -> Awaitable[None]:
-        """Done before it is awaited: the SDK gives it the rest of its time, which may be none, and
-        logs a traceback when that is not enough."""
+    def _drop_at_once(self) -> Awaitable[None]:
+        """Finished before it is awaited: the SDK allows it the rest of its time, which may be 0,
+        and logs a traceback when that is not enough."""
         self.drop()
-        given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        given_up.set_result(None)
-        return given_up
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        finished.set_result(None)
+        return finished
 
     async def close(self) -> None:
-        """Say goodbye if somebody listens, and let go."""
+        """Close the link properly if the peer responds, and the connection."""
         handler = self.sdk._handler
         try:
             if handler is not None:
                 _stop_keep_alive(handler)
-                await self._say_goodbye()
+                await self._close_properly()
         finally:
             self.drop()
-        # One turn for the keep-alive and the socket to end.
+        # One turn of the event loop for the keep-alive task and the socket to end.
         await asyncio.sleep(0)
 
-    async def _say_goodbye(self) -> None:
-        polite = type(self.sdk)._close_handler
+    async def _close_properly(self) -> None:
+        close_handler = type(self.sdk)._close_handler
         try:
             async with asyncio.timeout(CLOSE_S):
-                await polite(self.sdk)
+                await close_handler(self.sdk)
         except Exception:
-            return  # There is nobody to tell, and nothing that the caller could do.
+            return  # The caller could do nothing about it.
 
 
 class SdkSenderLink(SdkLink):
@@ -222,8 +219,8 @@ class SdkSenderLink(SdkLink):
         return sending
 
     async def _send_one(self, message: ServiceBusMessage, timeout_s: float) -> None:
-        """What send_messages() does with one message, less the layers for tracing and retries,
-        which are off: they cost a send more than all of ours."""
+        """What send_messages() does with one message, without the layers for tracing and retries,
+        which are off: they cost a send more than all of our layers."""
         try:
             await self.sdk._send(
                 _convert_to_single_service_bus_message(
@@ -238,13 +235,13 @@ class SdkSenderLink(SdkLink):
             raise last from None
 
     def mark(self) -> Mark | None:
-        """Where the link is now; None when there is no link yet."""
+        """The current state of the link; None when there is no link yet."""
         handler = self.sdk._handler
         link = None if handler is None else handler._link
         return None if link is None else (link, link.delivery_count)
 
     def has_sent_since(self, mark: Mark | None) -> bool:
-        """Whether a whole message has left since then."""
+        """Whether a whole message was sent since then."""
         link = getattr(self._known_handler(), "_link", None)
         if link is None:
             return False
@@ -253,17 +250,17 @@ class SdkSenderLink(SdkLink):
         return bool(link.delivery_count != link.initial_delivery_count)
 
     def has_asked_since(self, mark: Mark | None) -> bool:
-        """Whether a request to ``$management`` may have left: there has been a link."""
+        """Whether a request to ``$management`` may have been sent: there was a link."""
         return getattr(self._known_handler(), "_link", None) is not None
 
     def has_only_opened(self, mark: Mark | None) -> bool:
-        """Nothing leaves while a link is opened."""
+        """Opening a link sends no message."""
         return False
 
     @property
     def facts(self) -> LinkProperties | None:
-        """What the service takes, as it said when the link was attached, and what a batch may
-        have by the SDK's own reckoning; None while there has been no link."""
+        """The limits that the service reported when the link was attached, and the SDK's own limit
+        for batches; None if there was no link yet."""
         message_bytes_max = int(self.sdk._max_message_size_on_link)
         if not message_bytes_max:
             return None
@@ -290,15 +287,15 @@ class SdkReceiverLink(SdkLink):
             link._incoming_transfer = partial(_whole_transfer, link, link._incoming_transfer)
 
     async def poll_messages(self) -> bool:
-        """Look, and keep what has come: otherwise the SDK gives back what nobody receives."""
+        """poll(), keeping messages that arrive: the SDK releases those that no call receives."""
         self.sdk._receive_context.set()
         try:
-            return await self.look()
+            return await self.poll()
         finally:
             self.sdk._receive_context.clear()
 
     async def take(self, count_max: int, *, until_s: float) -> list[Any]:
-        """Messages of the SDK as soon as there are some, or none when it is ``until_s``.
+        """Messages of the SDK as soon as some have arrived, or none at ``until_s``.
 
         A message is either returned or still in the SDK's buffer: a cancelled call loses none.
         """
@@ -308,18 +305,18 @@ class SdkReceiverLink(SdkLink):
         context.set()
         try:
             while waiting.empty() and clock() < until_s:
-                await self._unbroken(self._wait(handler, count_max, until_s - clock()))
+                await self._read_uncancelled(self._wait(handler, count_max, until_s - clock()))
             while before < waiting.qsize() < count_max:
                 before = waiting.qsize()
                 reading = handler._connection.listen(wait=TOGETHER_S, batch=count_max)
-                await self._unbroken(reading)
+                await self._read_uncancelled(reading)
         finally:
             context.clear()
         count = min(count_max, waiting.qsize())
         return [self.sdk._build_received_message(waiting.get_nowait()) for _ in range(count)]
 
     async def _wait(self, handler: Any, count: int, seconds: float) -> None:
-        """Ask for messages, and let the SDK read one frame for at most so long."""
+        """Grant credit, and let the SDK read one frame for at most this long."""
         if not await handler.client_ready_async():
             return
         link = handler._link
@@ -332,22 +329,22 @@ class SdkReceiverLink(SdkLink):
     def _built(self, received: tuple[Any, Any]) -> Any:
         message = self._build(received)
         message._as_delivered = bytes(received[0][_PAYLOAD])
-        message._came_by = self.sdk._handler._link
+        message._delivered_by = self.sdk._handler._link
         return message
 
     # -- settling -------------------------------------------------------------------------
 
     def holds(self, message: Any) -> bool:
-        """Whether it came by the link that is open now, waits there, and is answered there."""
-        handler, link = self.sdk._handler, getattr(message, "_came_by", None)
+        """Whether the open link delivered it, it is unsettled, and its outcome is awaited there."""
+        handler, link = self.sdk._handler, getattr(message, "_delivered_by", None)
         if handler is None or link is None:
             return False
         is_open = handler._link is link and self.sdk._await_settlement_outcome
         return bool(is_open and message._delivery_tag in link._received_delivery_tags)
 
     async def settle(self, messages: Sequence[Any], state: Any) -> dict[int, Exception]:
-        """Settle messages that it holds, neighbours by one frame, and wait for all the answers:
-        which of them, by their places, were refused, and why."""
+        """Settle messages of this link, consecutive ids by one frame, and wait for all outcomes:
+        the indexes of those that were refused, and why."""
         handler = self.sdk._handler
         link, connection = handler._link, handler._connection
         places = {message._delivery_id: place for place, message in enumerate(messages)}
@@ -365,7 +362,7 @@ class SdkReceiverLink(SdkLink):
             while not all(each["settled"] for each in pending.values()):
                 if is_gone(handler):
                     raise link._error or connection._error or _lost_link()
-                await self._unbroken(connection.listen(wait=FRAME_S))
+                await self._read_uncancelled(connection.listen(wait=FRAME_S))
         finally:
             for number in pending:
                 link._pending_dispositions.pop(number, None)
@@ -380,7 +377,7 @@ class SdkReceiverLink(SdkLink):
         return refused
 
     async def settle_by_token(self, tokens: Sequence[UUID], status: str, **details: str) -> None:
-        """Settle messages that came by another link, through ``$management``: all or none."""
+        """Settle messages of another link through ``$management``: all or none."""
         named = {name.replace("_", "-"): text for name, text in details.items()}
         await self.sdk._settle_message_via_mgmt_link(status, list(tokens), named or None)
 
@@ -396,12 +393,12 @@ class SdkReceiverLink(SdkLink):
 
 
 def note_renewed(message: Any, until_ms: int) -> None:
-    """Tell a message how long its lock lasts: the SDK does not settle it after that."""
+    """Set the end of a message's lock: the SDK does not settle it after that."""
     message._expiry = datetime.fromtimestamp(until_ms / 1000, UTC)
 
 
 def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and the last of each run of numbers that follow each other."""
+    """The first and the last of each run of consecutive numbers."""
     first = last = numbers[0]
     for number in numbers[1:]:
         if number != last + 1:
@@ -415,14 +412,14 @@ def _lost_link() -> AMQPException:
     return AMQPException(ErrorCondition.LinkDetachForced, description="The link is gone.")
 
 
-def encoded_of(message: Any) -> bytes:
+def encoded_bytes(message: Any) -> bytes:
     """A message of a SdkReceiverLink in message format 0, as the service delivered it."""
     encoded: bytes = message._as_delivered
     return encoded
 
 
 async def _whole_transfer(link: Any, incoming: Callable[[Any], Any], frame: list[Any]) -> None:
-    """Before the SDK forgets them, keep the bytes of a message that comes in several frames."""
+    """Keep the bytes of a message in several frames, which the SDK would drop."""
     if link._received_payload and not frame[_MORE]:
         link._first_frame[_PAYLOAD] = bytes(link._received_payload) + bytes(frame[_PAYLOAD])
     await incoming(frame)
@@ -431,7 +428,7 @@ async def _whole_transfer(link: Any, incoming: Callable[[Any], Any], frame: list
 def _with_bytes(
     callback: Callable[..., Any], status: int, response: Any, description: Any, **options: Any
 ) -> Any:
-    """The answer of ``$management``; messages in it keep their bytes."""
+    """The response of ``$management``; messages in it keep their bytes."""
     answer = callback(status, response, description, **options)
     entries = response.value.get(b"messages") if isinstance(response.value, dict) else None
     if isinstance(answer, list) and entries:
@@ -441,7 +438,7 @@ def _with_bytes(
 
 
 def _has_input(connection: Any) -> bool:
-    """Whether something has arrived that nobody has read: a frame, or the end of the line."""
+    """Whether there is unread input: a frame, or the end of the connection."""
     reader = getattr(connection._transport, "reader", None)
     if reader is None:
         return False
@@ -477,81 +474,81 @@ def _abort(connection: Any) -> None:
     if writer is not None:
         writer.transport.abort()
     elif transport is not None and getattr(transport, "session", None) is not None:
-        _farewell(transport.close())
+        _close_web_socket(transport.close())
 
 
-_FAREWELLS: Final[set[asyncio.Task[None]]] = set()
+_CLOSING: Final[set[asyncio.Task[None]]] = set()
 """Web sockets that are being closed: a loop holds its tasks only weakly."""
 
 
-def _farewell(closing: Any) -> None:
+def _close_web_socket(closing: Any) -> None:
     async def close() -> None:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await closing
         except Exception:
-            return  # Nobody waits for it.
+            return  # No call waits for it.
 
     task = asyncio.ensure_future(close())
-    _FAREWELLS.add(task)
-    task.add_done_callback(_FAREWELLS.discard)
+    _CLOSING.add(task)
+    task.add_done_callback(_CLOSING.discard)
 
 
 _NEVER: Final = float("inf")
 
 
 class Watch:
-    """For one call at a time."""
+    """An enforced time limit, for one call at a time."""
 
-    __slots__ = ("_cancelling", "_drop", "_has_rung", "_rings_s", "_task", "_timer", "_until_s")
+    __slots__ = ("_cancelling", "_drop", "_fires_s", "_has_fired", "_task", "_timer", "_until_s")
 
     def __init__(self, drop: Callable[[], None]) -> None:
         self._drop = drop
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_s = _NEVER
+        self._fires_s = _NEVER
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._until_s = 0.0
-        self._has_rung = False
+        self._has_fired = False
 
     def until(self, until_s: float) -> Watch:
-        """Watch over what comes until then, a time of the loop."""
+        """Limit the block to this time of the event loop."""
         self._until_s = until_s
         return self
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
-        self._has_rung = False
-        if self._rings_s > self._until_s:
+        self._has_fired = False
+        if self._fires_s > self._until_s:
             self.stop()
             self._set()
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         task, self._task = self._task, None
-        if not self._has_rung or task is None:
+        if not self._has_fired or task is None:
             return
         is_ours = task.uncancel() <= self._cancelling
         if error is not None and (is_ours or not isinstance(error, asyncio.CancelledError)):
             raise TimeoutError from error
 
     def _set(self) -> None:
-        self._rings_s = self._until_s
-        self._timer = asyncio.get_running_loop().call_at(self._until_s, self._ring)
+        self._fires_s = self._until_s
+        self._timer = asyncio.get_running_loop().call_at(self._until_s, self._fire)
 
-    def _ring(self) -> None:
-        self._timer, self._rings_s = None, _NEVER
+    def _fire(self) -> None:
+        self._timer, self._fires_s = None, _NEVER
         if self._task is None:
             return
         if asyncio.get_running_loop().time() < self._until_s:
             self._set()
             return
-        self._has_rung = True
+        self._has_fired = True
         self._drop()
         self._cancelling = self._task.cancelling()
         self._task.cancel()
 
     def stop(self) -> None:
-        """Take the timer down."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer, self._rings_s = None, _NEVER
+            self._timer, self._fires_s = None, _NEVER

@@ -1,15 +1,15 @@
 """Messages as bytes, in and out of the SDK's own classes.
 
-The SDK has no public way to send a message that is encoded already, nor to encode one without
-sending it. This module is that way, through names that the SDK keeps to itself;
+The SDK has no public function to send a message that is already encoded, nor to encode one without
+sending it. This module uses private names of the SDK for that;
 tests/integration/drivers/azure_sdk/test_sealed.py fails when a new version changes what they mean.
 
-    encode_native()      the bytes that the SDK would put on the wire for a message of its own
+    encode_native()      the bytes that the SDK would send for a message of its own class
     split_batch()        the messages of its batch, each as bytes
-    sealed_batch()       bytes -> a batch of the SDK: its data sections are our messages, untouched
+    encoded_batch()      bytes -> a batch of the SDK: its data sections are our messages, unchanged
     schedule_request()   bytes -> the body of a request to schedule them
 
-Rule 1: no byte of a message is changed on the way, so every AMQP type stays what it was.
+Rule 1: no byte of a message is changed, so every AMQP type stays the same.
 Rule 2: an envelope repeats what the SDK's own repeats of the first message: message id, session
         id and partition key, by which the service chooses a partition.
 """
@@ -32,7 +32,7 @@ from twinbus.amqp.message.sections import scan_message
 
 NativeMessage = ServiceBusMessage | AmqpAnnotatedMessage
 
-# A tuple: isinstance() takes twice as long with a union, and asks for each message (P0).
+# A tuple: isinstance() takes twice as long with a union, and runs for each message (P0).
 _NATIVE: Final = (ServiceBusMessage, AmqpAnnotatedMessage, ServiceBusMessageBatch)
 
 PARTITION_KEY: Final = "x-opt-partition-key"
@@ -42,7 +42,7 @@ _DATA: Final = 5
 
 
 class _Label(NamedTuple):
-    """What the outside of an envelope says about a message."""
+    """The properties of a message that its envelope repeats."""
 
     message_id: Any
     session_id: str | None
@@ -50,7 +50,7 @@ class _Label(NamedTuple):
 
 
 def is_native(message: object) -> bool:
-    """Whether the SDK takes it as it is: a message or a batch of its own."""
+    """Whether it is a message or a batch of the SDK."""
     return isinstance(message, _NATIVE)
 
 
@@ -66,8 +66,8 @@ def split_batch(batch: ServiceBusMessageBatch) -> list[bytes]:
     return [bytes(each) for each in batch._message[_DATA]]
 
 
-def sealed_batch(messages: Sequence[bytes]) -> ServiceBusMessageBatch:
-    """A batch that the SDK sends as it is, whatever its size: the service decides about that."""
+def encoded_batch(messages: Sequence[bytes]) -> ServiceBusMessageBatch:
+    """A batch that the SDK sends unchanged, whatever its size: the service checks that."""
     batch = ServiceBusMessageBatch(amqp_transport=PyamqpTransportAsync)
     batch._message[_DATA].extend(messages)
     batch._count = len(messages)
@@ -76,7 +76,7 @@ def sealed_batch(messages: Sequence[bytes]) -> ServiceBusMessageBatch:
 
 
 def schedule_request(messages: Sequence[bytes]) -> dict[str, Any]:
-    """What ``$management`` is asked for messages that carry their own time."""
+    """The request to ``$management`` for messages that carry their own time."""
     return {constants.MGMT_REQUEST_MESSAGES: [_scheduled(each) for each in messages]}
 
 

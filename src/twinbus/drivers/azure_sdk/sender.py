@@ -1,14 +1,14 @@
-"""A way into one queue or topic, through a sender of the SDK.
+"""SdkSender: sends to one queue or topic with the SDK's sender.
 
-Rule 1: one call at a time has the SDK's sender: it repeats a delivery id when two use it at once.
-Rule 2: after a timeout or a cancellation nobody knows where the SDK's sender is: it is dropped,
-        and the next call has a new one.
-Rule 3: a link that was there before the call and turns out to be gone is opened again once, and
-        only if nothing had left on it.
-Rule 4: a link that cannot be opened fails every call that waits for its turn (sender_lock.py).
+    outgoing messages --native?--> the SDK's own messages, unchanged
+                      --bytes----> a batch of encoded messages
 
-    parcels --native?--> the SDK's own messages, as they are
-            --bytes----> a sealed batch
+Rule 1: one call at a time uses the SDK's sender: it repeats a delivery id when two use it at once.
+Rule 2: after a timeout or a cancellation the state of the SDK's sender is unknown: it is dropped,
+        and the next call gets a new one.
+Rule 3: a link that was open before the call and turns out to be lost is opened again once, and
+        only if nothing was sent on it.
+Rule 4: a link that cannot be opened fails every call that waits for it (sender_lock.py).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from twinbus.drivers.azure_sdk.errors import closed, condition_of, translated
+from twinbus.drivers.azure_sdk.errors import closed_error, condition_of, translate_error
 from twinbus.drivers.azure_sdk.sdk_link import Mark, SdkSenderLink, Watch
 from twinbus.drivers.azure_sdk.sdk_messages import (
     encode_native,
+    encoded_batch,
     is_native,
     schedule,
-    sealed_batch,
     split_batch,
 )
-from twinbus.drivers.azure_sdk.sender_lock import ReceiverTurn
+from twinbus.drivers.azure_sdk.sender_lock import SenderLock
 from twinbus.drivers.interface import LinkProperties, note_unsent
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import (
@@ -49,21 +49,21 @@ _LOSSES: Final = (CommunicationError, LinkDetached)
 
 
 class _Work(NamedTuple):
-    """What a call is about: for its errors, and for what may be tried again."""
+    """The kind of a call: for its errors, and to decide whether it may be tried again."""
 
     doing: str
     has_left: Callable[[SdkSenderLink, Mark | None], bool]
-    """Whether the service may have seen it."""
+    """Whether the service may have received it."""
 
 
-_SENDING: Final = _Work("sending to", SdkSenderLink.has_sent_since)
-_SCHEDULING: Final = _Work("scheduling in", SdkSenderLink.has_asked_since)
-_CANCELLING: Final = _Work("cancelling in", SdkSenderLink.has_asked_since)
-_OPENING: Final = _Work("opening", SdkSenderLink.has_only_opened)
+_SENDING: Final = _Work("Sending to", SdkSenderLink.has_sent_since)
+_SCHEDULING: Final = _Work("Scheduling messages in", SdkSenderLink.has_asked_since)
+_CANCELLING: Final = _Work("Cancelling scheduled messages in", SdkSenderLink.has_asked_since)
+_OPENING: Final = _Work("Opening a link to", SdkSenderLink.has_only_opened)
 
 
 class SdkSender:
-    """The port's Sender."""
+    """The Sender interface over the SDK."""
 
     def __init__(
         self, path: str, make: Callable[[], Any], *, forget: Callable[[SdkSender], object]
@@ -71,11 +71,11 @@ class SdkSender:
         self.path = path
         self._make = make
         self._forget = forget
-        self._line: SdkSenderLink | None = None
+        self._link: SdkSenderLink | None = None
         self._last_facts: LinkProperties | None = None
         """Those of the last link that is gone."""
-        self._turn = ReceiverTurn()
-        self._watch = Watch(self._let_go)
+        self._lock = SenderLock()
+        self._watch = Watch(self._drop_link)
         self._is_closed = False
 
     async def send(self, outgoing_messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
@@ -83,8 +83,8 @@ class SdkSender:
             return
         outgoing = self._outgoing(outgoing_messages)
 
-        def send(line: SdkSenderLink) -> Awaitable[None]:
-            return line.send(outgoing, timeout_s)
+        def send(link: SdkSenderLink) -> Awaitable[None]:
+            return link.send(outgoing, timeout_s)
 
         try:
             await self._call(send, _SENDING, timeout_s)
@@ -101,7 +101,7 @@ class SdkSender:
             each for outgoing_message in outgoing_messages for each in _encoded(outgoing_message)
         ]
         return await self._call(
-            lambda line: schedule(line.sdk, messages, timeout_s=timeout_s),
+            lambda link: schedule(link.sdk, messages, timeout_s=timeout_s),
             _SCHEDULING,
             timeout_s,
         )
@@ -109,15 +109,15 @@ class SdkSender:
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         numbers = list(sequence_numbers)
         await self._call(
-            lambda line: line.sdk.cancel_scheduled_messages(numbers, timeout=timeout_s),
+            lambda link: link.sdk.cancel_scheduled_messages(numbers, timeout=timeout_s),
             _CANCELLING,
             timeout_s,
         )
 
     async def attach(self, *, timeout_s: float) -> LinkProperties:
-        async def attach(line: SdkSenderLink) -> LinkProperties:
-            await line.open()
-            facts = line.facts
+        async def attach(link: SdkSenderLink) -> LinkProperties:
+            await link.open()
+            facts = link.facts
             assert facts is not None
             return facts
 
@@ -125,25 +125,25 @@ class SdkSender:
 
     @property
     def facts(self) -> LinkProperties | None:
-        return (self._line and self._line.facts) or self._last_facts
+        return (self._link and self._link.facts) or self._last_facts
 
     async def close(self) -> None:
         self._is_closed = True
         self._forget(self)
         self._watch.stop()
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
 
     def _outgoing(self, outgoing_messages: Sequence[OutgoingMessage]) -> Any:
-        """What the SDK is handed: its own messages if they are all that, else a batch of bytes."""
+        """What the SDK sends: its own messages if all are, otherwise a batch of bytes."""
         if len(outgoing_messages) == 1 and is_native(outgoing_messages[0].native):
             return outgoing_messages[0].native
         natives = [outgoing_message.native for outgoing_message in outgoing_messages]
         if all(map(_is_single, natives)):
             return natives
         try:
-            return sealed_batch(
+            return encoded_batch(
                 [
                     each
                     for outgoing_message in outgoing_messages
@@ -158,100 +158,100 @@ class SdkSender:
     async def _call(
         self, operation: Callable[[SdkSenderLink], Awaitable[T]], work: _Work, timeout_s: float
     ) -> T:
-        """An attempt in our turn, and one more if the link was gone before anything left on it.
+        """An attempt under the lock, and one more if the link was lost before anything was sent.
 
-        In one piece: every further coroutine around the SDK's is paid for at each of its waits.
+        In one piece: every further coroutine around the SDK's costs time at each of its waits.
         """
         now_s = asyncio.get_running_loop().time()
         until_s = now_s + timeout_s
-        line: SdkSenderLink | None = None
+        link: SdkSenderLink | None = None
         mark: Mark | None = None
         try:
-            if not self._turn.take():
-                await self._wait_for_turn(until_s)
+            if not self._lock.take():
+                await self._wait_for_lock(until_s)
             try:
                 with self._watch.until(until_s):
                     while True:
-                        line = self._line
-                        if line is None or not line.is_quiet(now_s):
-                            line = await self._usable_line()
-                        mark = line.mark()
+                        link = self._link
+                        if link is None or not link.is_quiet(now_s):
+                            link = await self._usable_link()
+                        mark = link.mark()
                         try:
-                            return await operation(line)
+                            return await operation(link)
                         except BaseException as error:
-                            self._fail(error, line, mark, work)
+                            self._fail(error, link, mark, work)
             finally:
-                self._turn.release()
+                self._lock.release()
         except ServiceError:
-            raise  # The service's own answer, which can be an OperationTimeout.
+            raise  # The service's own response, which can be an OperationTimeout.
         except TimeoutError as error:
             failure = OperationTimeout(
-                f"{work.doing} {self.path!r} had no answer within {timeout_s:g} s", path=self.path
+                f"{work.doing} {self.path!r} timed out after {timeout_s:g} s", path=self.path
             )
-            failure.is_ambiguous = line is not None and work.has_left(line, mark)
+            failure.is_ambiguous = link is not None and work.has_left(link, mark)
             raise failure from error
 
-    async def _wait_for_turn(self, until_s: float) -> None:
+    async def _wait_for_lock(self, until_s: float) -> None:
         try:
             async with asyncio.timeout_at(until_s):
-                await self._turn.wait()
+                await self._lock.wait()
         except asyncio.CancelledError as cancelled:
             note_unsent(cancelled)
             raise
 
-    async def _usable_line(self) -> SdkSenderLink:
+    async def _usable_link(self) -> SdkSenderLink:
         if self._is_closed:
-            raise closed(f"the sender to {self.path!r}", self.path)
-        if self._line is not None and not await self._line.look():
-            self._let_go()
-        if self._line is None or self._line.is_dropped:
-            self._line = SdkSenderLink(self._make())
-        return self._line
+            raise closed_error(f"The sender to {self.path!r}", self.path)
+        if self._link is not None and not await self._link.poll():
+            self._drop_link()
+        if self._link is None or self._link.is_dropped:
+            self._link = SdkSenderLink(self._make())
+        return self._link
 
     def _fail(
-        self, error: BaseException, line: SdkSenderLink, mark: Mark | None, work: _Work
+        self, error: BaseException, link: SdkSenderLink, mark: Mark | None, work: _Work
     ) -> None:
-        """Raise what went wrong, unless it may be tried once more on a new link."""
+        """Raise the error, unless the call may be tried once more on a new link."""
         if not isinstance(error, Exception):
-            if isinstance(error, asyncio.CancelledError) and not work.has_left(line, mark):
+            if isinstance(error, asyncio.CancelledError) and not work.has_left(link, mark):
                 note_unsent(error)
-            self._let_go()
+            self._drop_link()
             raise error
-        failure = self._failed(error, line, mark, work)
+        failure = self._failed(error, link, mark, work)
         if mark is None and isinstance(failure, _LOSSES) and not failure.is_ambiguous:
-            self._turn.fail(partial(copy.copy, failure))
+            self._lock.fail(partial(copy.copy, failure))
         if mark is None or failure.is_ambiguous or not isinstance(failure, _LOSSES):
             raise failure from error
 
     def _failed(
-        self, error: Exception, line: SdkSenderLink, mark: Mark | None, work: _Work
+        self, error: Exception, link: SdkSenderLink, mark: Mark | None, work: _Work
     ) -> ServiceError:
-        was_sent = work.has_left(line, mark)
-        failure = translated(
+        was_sent = work.has_left(link, mark)
+        failure = translate_error(
             error,
             doing=work.doing,
             path=self.path,
             was_sent=was_sent,
-            link_error=line.link_error,
+            link_error=link.link_error,
         )
         if isinstance(failure, AccessRefused) and mark is not None:
-            # The link had the right to be there: a new one, with a new token, tells whether it
-            # still has it, or whether the key is gone (P7). An answer leaves no doubt.
-            was_sent = was_sent and line.link_error is not None
+            # The link was authorized: a new one, with a new token, shows whether it still is, or
+            # whether the key is revoked (P7). A response to the send is not ambiguous.
+            was_sent = was_sent and link.link_error is not None
             failure = LinkDetached(
                 failure.sentence, path=self.path, condition=failure.condition, hint=failure.hint
             )
         if isinstance(failure, LinkDetached):
             failure.is_ambiguous = was_sent
-        if isinstance(failure, _LOSSES) or _is_unsettled(error, line):
-            self._let_go()
+        if isinstance(failure, _LOSSES) or _is_unsettled(error, link):
+            self._drop_link()
         return failure
 
-    def _let_go(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            self._last_facts = line.facts or self._last_facts
-            line.drop()
+    def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            self._last_facts = link.facts or self._last_facts
+            link.drop()
 
 
 def _is_single(native: object) -> bool:
@@ -266,15 +266,15 @@ def _encoded(outgoing_message: OutgoingMessage) -> list[bytes]:
     return [outgoing_message.encoded]
 
 
-def _is_unsettled(error: Exception, line: SdkSenderLink) -> bool:
-    """Whether the SDK's sender may still wait for an answer that the service owes it."""
+def _is_unsettled(error: Exception, link: SdkSenderLink) -> bool:
+    """Whether the SDK's sender may still wait for a response of the service."""
     is_silence = isinstance(error, OperationTimeoutError) and not condition_of(error)
-    return is_silence or line.is_dropped
+    return is_silence or link.is_dropped
 
 
 def _check_encodable(outgoing_messages: Sequence[OutgoingMessage], failure: ServiceError) -> None:
-    """The SDK says "handler failed" of a message that it cannot encode, as of a peer that talks
-    nonsense: nothing but an attempt tells the two apart."""
+    """The SDK reports "handler failed" for a message that it cannot encode, as for an invalid frame
+    of the peer: only encoding it again distinguishes the two."""
     if failure.condition or failure.is_ambiguous:
         return
     try:
@@ -286,7 +286,7 @@ def _check_encodable(outgoing_messages: Sequence[OutgoingMessage], failure: Serv
 
 def _refused(path: str, error: Exception) -> MessageRefused:
     return MessageRefused(
-        f"a message to {path!r} cannot be encoded: {type(error).__name__}",
+        f"A message to {path!r} cannot be encoded: {type(error).__name__}",
         path=path,
-        hint="Use values that AMQP has types for",
+        hint="Use values of types that AMQP supports",
     )

@@ -1,11 +1,11 @@
-"""One call at a time has the SDK's sender, and those that wait for it can fail together.
+"""One call at a time uses the SDK's sender, and the calls that wait for it can fail together.
 
-    free --take--> taken --release--> the next one that waits, or free
-                         --fail-----> everyone who waits gets an error of its own
+    free --take--> taken --release--> the next call that waits, or free
+                         --fail-----> every call that waits gets an error of its own
 
 Rule 1: first come, first served.
-Rule 2: a link that could not be opened for one call cannot be opened for the next: all who wait
-        hear of it at once, instead of each trying for itself (P25).
+Rule 2: if a link could not be opened for one call, it cannot be opened for the next: all calls that
+        wait fail at once, instead of each trying for itself (P25).
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from collections import deque
 from collections.abc import Callable
 
 
-class ReceiverTurn:
-    """Whose turn it is."""
+class SenderLock:
+    """The lock of a sender."""
 
     def __init__(self) -> None:
         self._is_taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Have the turn at once, if it is free."""
+        """Take the lock immediately, if it is free."""
         if self._is_taken:
             return False
         self._is_taken = True
         return True
 
     async def wait(self) -> None:
-        """Return when it is the caller's turn; raises what fail() was given."""
+        """Return when the caller has the lock; raises the error of fail()."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release()  # It was given the turn and cannot use it.
+                self.release()  # It got the lock and cannot use it.
             raise
 
     def release(self) -> None:
-        """The call that had its turn is over."""
+        """The call that had the lock is over."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -50,7 +50,7 @@ class ReceiverTurn:
         self._is_taken = False
 
     def fail(self, make_error: Callable[[], Exception]) -> None:
-        """Everyone who waits now gets an error."""
+        """Every call that waits now gets an error."""
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:
             if not waiter.done():

@@ -14,14 +14,14 @@ from azure.servicebus import ServiceBusMessage
 from twinbus.azure.aio import PairedServiceBusClient, Pairing
 from twinbus.common.connection_string import parse_connection_string
 from twinbus.drivers.azure_sdk import ServiceBusDriver
-from twinbus.drivers.azure_sdk.trusted_certificates import usual_certificates, with_certificates
+from twinbus.drivers.azure_sdk.trusted_certificates import default_certificates, with_certificates
 from twinbus.testing.namespaces import NamespaceFixture
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every file of certificates that is read from now on."""
-    usual_certificates()
+    default_certificates()
     files: list[str] = []
 
     class Counted(ssl.SSLContext):
@@ -64,13 +64,13 @@ def test_a_choice_of_the_users_is_left_alone() -> None:
     own = ssl.create_default_context()
     for given in ({"ssl_context": own}, {"connection_verify": "own.pem"}):
         assert with_certificates(given) == given
-    assert with_certificates({"connection_verify": None})["ssl_context"] is usual_certificates()
+    assert with_certificates({"connection_verify": None})["ssl_context"] is default_certificates()
 
 
 def test_the_certificates_are_those_of_the_sdk() -> None:
     expected = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     expected.load_verify_locations(certifi.where())
     # Read now, too: an administrator may have added one since this process read them.
-    found = usual_certificates.__wrapped__()
+    found = default_certificates.__wrapped__()
     assert found.cert_store_stats() == expected.cert_store_stats()
     assert found.check_hostname and found.verify_mode is ssl.CERT_REQUIRED

@@ -63,8 +63,8 @@ async def test_the_inside_of_the_sdk_is_as_we_know_it(driver: ServiceBusDriver, 
     sender, receiver = driver.sender(queue), driver.receiver(queue)
     await sender.send([OutgoingMessage(native=ServiceBusMessage("x"))], timeout_s=TIMEOUT_S)
     [received] = await receiver.receive(1, wait_s=TIMEOUT_S)
-    assert sender._line is not None and receiver._line is not None
-    lines = {"sender": sender._line.sdk, "receiver": receiver._line.sdk}
+    assert sender._link is not None and receiver._link is not None
+    lines = {"sender": sender._link.sdk, "receiver": receiver._link.sdk}
     roots = {**lines, "message": received.handle}
     told = f"azure-servicebus {version('azure-servicebus')} has changed: {missing(roots)}"
     assert missing(roots) == [], told
@@ -79,7 +79,7 @@ async def test_nothing_is_left_behind_by_a_line_that_was_dropped(
     """L2: neither its keep-alive nor its socket."""
     sender = driver.sender(queue)
     await sender.attach(timeout_s=TIMEOUT_S)
-    line = sender._line
+    line = sender._link
     assert line is not None
     handler = line.sdk._handler
     keep_alive, writer = handler._keep_alive_thread, handler._connection._transport.writer
@@ -96,7 +96,7 @@ async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
     """P0: nothing had left on it, so the caller hears nothing of it."""
     sender = driver.sender(queue)
     await sender.send([OutgoingMessage(native=ServiceBusMessage("one"))], timeout_s=TIMEOUT_S)
-    first = sender._line
+    first = sender._link
     assert first is not None
 
     async def end(**_options: object) -> None:
@@ -106,7 +106,7 @@ async def test_a_line_whose_end_is_read_before_a_send_is_replaced(
     monkeypatch.setattr(connection, "listen", end)
     monkeypatch.setattr(sdk_link, "_has_input", lambda asked: asked is connection)
     await sender.send([OutgoingMessage(native=ServiceBusMessage("two"))], timeout_s=TIMEOUT_S)
-    assert sender._line is not first
+    assert sender._link is not first
 
 
 @pytest.mark.parametrize("what", ["sender", "receiver"])
@@ -165,8 +165,8 @@ async def test_a_link_is_given_up_although_no_time_is_left(
     """P25: an opening that takes all its time left thirty lines of the SDK in the log."""
     sender = driver.sender(queue)
     await sender.attach(timeout_s=TIMEOUT_S)
-    assert sender._line is not None
-    sdk = sender._line.sdk
+    assert sender._link is not None
+    sdk = sender._link.sdk
     gone_by_s = time.monotonic() - 1
     await close_handler_for_cleanup(sdk._close_handler(), gone_by_s)
     assert sdk._handler is None

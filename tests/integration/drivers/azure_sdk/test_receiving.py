@@ -324,7 +324,7 @@ async def test_a_link_that_is_lost_does_not_make_the_wait_longer(
             raise LinkDetached("taken away")
         return []
 
-    monkeypatch.setattr(receiver, "_received_once", received_once)
+    monkeypatch.setattr(receiver, "_receive_once", received_once)
     assert await receiver.receive(1, wait_s=900) == []
     assert waits[0] == 900 and waits[1] < 899.8
 

@@ -24,7 +24,7 @@ from twinbus.drivers.azure_sdk import (
     is_native,
     split_batch,
 )
-from twinbus.drivers.azure_sdk.sdk_messages import schedule_request, sealed_batch
+from twinbus.drivers.azure_sdk.sdk_messages import encoded_batch, schedule_request
 from twinbus.drivers.interface import Receiver
 from twinbus.encoding.transit import OutgoingMessage
 
@@ -76,7 +76,7 @@ def sdks_batch(messages: list[Any]) -> ServiceBusMessageBatch:
 def test_a_sealed_batch_is_the_sdks_own_byte_for_byte() -> None:
     """P12: with everything that the SDK writes on an envelope."""
     own = sdks_batch(natives())
-    sealed = sealed_batch(split_batch(own))
+    sealed = encoded_batch(split_batch(own))
     assert on_the_wire(sealed) == on_the_wire(own)
     assert len(sealed) == len(own) == 3
     assert sealed._amqp_transport is own._amqp_transport is PyamqpTransportAsync
@@ -85,7 +85,7 @@ def test_a_sealed_batch_is_the_sdks_own_byte_for_byte() -> None:
 def test_an_envelope_without_anything_to_say_is_the_sdks_own_too() -> None:
     bare = AmqpAnnotatedMessage(data_body=[b"bare"])
     own = sdks_batch([bare])
-    assert on_the_wire(sealed_batch(split_batch(own))) == on_the_wire(own)
+    assert on_the_wire(encoded_batch(split_batch(own))) == on_the_wire(own)
 
 
 def test_no_byte_of_a_sealed_message_is_changed() -> None:
@@ -95,7 +95,7 @@ def test_no_byte_of_a_sealed_message_is_changed() -> None:
         for each in (UUID(int=9), b"bytes", ULong(2**40), "text", None)
     ]
     for first in messages:
-        envelope = on_the_wire(sealed_batch([first, *messages]))
+        envelope = on_the_wire(encoded_batch([first, *messages]))
         found = [envelope[start:stop] for start, stop in iter_batch(envelope, 0, len(envelope))]
         assert found == [first, *messages]
 

@@ -128,7 +128,7 @@ async def test_a_cancelled_send_leaves_the_sender_usable(
         behind = asyncio.create_task(sender.send([native("behind")], timeout_s=TIMEOUT_S))
         await asyncio.sleep(SHORT_S)
         assert not pending.done()
-    used = sender._line
+    used = sender._link
     pending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await pending

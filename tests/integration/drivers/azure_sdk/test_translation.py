@@ -19,7 +19,7 @@ from tests.integration.drivers.azure_sdk.trouble import fault
 from twinbus.broker.engine.descriptions import EntityStatus
 from twinbus.common.connection_string import parse_connection_string
 from twinbus.drivers.azure_sdk import ServiceBusDriver, ServiceBusOptions
-from twinbus.drivers.azure_sdk.errors import CONDITIONS, translated
+from twinbus.drivers.azure_sdk.errors import CONDITIONS, translate_error
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import (
     AccessRefused,
@@ -49,7 +49,7 @@ def parcel(text: str = "x") -> OutgoingMessage:
 
 
 def told(error: BaseException, **facts: Any) -> ServiceError:
-    return translated(error, doing="sending to", path="orders", **facts)
+    return translate_error(error, doing="sending to", path="orders", **facts)
 
 
 # -- the table ------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     """M6: it may have been copied."""
     CertificateStore(tmp_path).prepare()
     (tmp_path / "tls" / "server.pem").chmod(0o644)
-    with pytest.raises(ConfigurationError, match="open to others"):
+    with pytest.raises(ConfigurationError, match="mode 644"):
         CertificateStore(tmp_path).prepare()
 
 

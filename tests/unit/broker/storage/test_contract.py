@@ -415,7 +415,7 @@ def test_a_store_that_is_not_open_says_so(store: Store) -> None:
     with pytest.raises(StoreFailed, match="not open"):
         store.load_chunks(1, 0, 1, 1)
     store.open()
-    with pytest.raises(StoreFailed, match="open already"):
+    with pytest.raises(StoreFailed, match="already open"):
         store.open()
 
 

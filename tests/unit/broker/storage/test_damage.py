@@ -136,14 +136,14 @@ def test_a_changed_number_is_found_when_it_is_read(closed_store: Path, sql: str)
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("DELETE FROM chunk WHERE id & 0xff = 21", "counters say 27 messages"),
-        ("DELETE FROM tombstone", "counters say 27 messages"),
+        ("DELETE FROM chunk WHERE id & 0xff = 21", "27 messages"),
+        ("DELETE FROM tombstone", "27 messages"),
         ("DELETE FROM scheduled", "1 scheduled"),
         ("DELETE FROM state", "1 deferred"),
-        ("DELETE FROM counters", "counters say 0 messages"),
-        ("DELETE FROM entity", "disagree"),
-        ("DELETE FROM entity; DELETE FROM counters", "never was"),
-        ("DELETE FROM ledger", "ledger has 0 rows"),
+        ("DELETE FROM counters", "0 messages"),
+        ("DELETE FROM entity", "entities and counters"),
+        ("DELETE FROM entity; DELETE FROM counters", "queue id"),
+        ("DELETE FROM ledger", "'ledger' has 0 rows"),
         ("UPDATE counters SET next_seq = 1", "checksum"),
         ("UPDATE entity SET path = 'other'", "checksum"),
         ("UPDATE tombstone SET last_id = last_id + 1", "checksum"),
@@ -205,7 +205,7 @@ def test_a_log_that_lost_acknowledged_commits_is_refused(
     before = fingerprint(killed.parent)
 
     # When it is opened, then it is refused with the commits that are missing
-    with pytest.raises(StoreCorrupt, match="acknowledged and are not there"):
+    with pytest.raises(StoreCorrupt, match=r"commits \d+ to 3 "):
         SqliteStore(killed).open()
 
     # And what is left of the log stays for those who want to repair it
@@ -236,7 +236,7 @@ def test_a_missing_database_is_not_replaced_by_an_empty_one(closed_store: Path) 
     """M8: losing the whole file is losing messages."""
     closed_store.unlink()
 
-    with pytest.raises(StoreCorrupt, match=r"missing while store\.db\.mark"):
+    with pytest.raises(StoreCorrupt, match=r"store\.db\.mark"):
         SqliteStore(closed_store).open()
     assert not closed_store.exists()
 
@@ -302,8 +302,8 @@ def test_damaged_ids_are_reported(closed_store: Path) -> None:
     ("sql", "said"),
     [
         ("UPDATE session_chunk SET session = 'b' WHERE id & 0xff = 1", "session"),
-        ("DELETE FROM session_chunk WHERE id & 0xff = 11", "lacks its session"),
-        ("INSERT INTO session_chunk VALUES ((1 << 40) | 99, 'a', 0)", "not there"),
+        ("DELETE FROM session_chunk WHERE id & 0xff = 11", "has no session"),
+        ("INSERT INTO session_chunk VALUES ((1 << 40) | 99, 'a', 0)", "does not exist"),
     ],
 )
 def test_damaged_sessions_are_reported(store_path: Path, sql: str, said: str) -> None:

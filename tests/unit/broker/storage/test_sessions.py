@@ -9,7 +9,7 @@ from twinbus.broker.storage.interface import (
     DeleteEntity,
     PutSessionState,
     PutState,
-    SessionBook,
+    SessionCounts,
     Store,
     Tombstone,
     session_state_bytes,
@@ -57,7 +57,7 @@ def test_the_books_of_sessions_are_found_when_a_store_is_opened(store: Store) ->
     store.close()
     recovered = store.open()
 
-    assert recovered.sessions == {1: [SessionBook("b", 15, 30), SessionBook("a", 10, 20)]}
+    assert recovered.sessions == {1: [SessionCounts("b", 15, 30), SessionCounts("a", 10, 20)]}
 
 
 def test_a_queue_without_sessions_has_no_books(store: Store) -> None:

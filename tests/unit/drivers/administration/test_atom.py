@@ -18,7 +18,7 @@ from twinbus.drivers.administration import (
     SubscriptionProperties,
     TopicProperties,
 )
-from twinbus.drivers.administration.entity_xml import QUEUE, SUBSCRIPTION, TOPIC, Shape, page_in
+from twinbus.drivers.administration.entity_xml import QUEUE, SUBSCRIPTION, TOPIC, Shape, parse_page
 from twinbus.errors import ConfigurationError
 
 SHAPES = [
@@ -80,7 +80,7 @@ QUEUES = st.builds(
 
 @given(QUEUES)
 def test_what_is_written_is_read_back(queue: QueueProperties) -> None:
-    [entry] = page_in(QUEUE.write(queue)).entries
+    [entry] = parse_page(QUEUE.write(queue)).entries
     assert QueueProperties(path="orders", **QUEUE.read(entry.described)) == queue
 
 

@@ -7,11 +7,11 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from twinbus.drivers.administration.entity_xml import (
-    access_rules_in,
-    changed_xml,
-    page_in,
+    parse_access_rules,
+    parse_page,
     set_key,
     set_status,
+    update_xml,
 )
 from twinbus.drivers.administration.rule_xml import (
     CorrelationRuleFilter,
@@ -19,7 +19,7 @@ from twinbus.drivers.administration.rule_xml import (
     NamedRuleFilter,
     RuleProperties,
     SqlRuleFilter,
-    rule_in,
+    parse_rule,
     rule_xml,
 )
 from twinbus.errors import ConfigurationError
@@ -50,8 +50,8 @@ TOLD = b"""<entry xmlns="http://www.w3.org/2005/Atom"><title>orders</title>
 def test_a_rule_is_read_as_it_was_written(wanted: Filter, action: str | None) -> None:
     """M4: with the types of what it compares."""
     rule = RuleProperties(name="mine", filter=wanted, action=action)
-    (entry,) = page_in(rule_xml(rule)).entries
-    assert rule_in(entry) == rule
+    (entry,) = parse_page(rule_xml(rule)).entries
+    assert parse_rule(entry) == rule
 
 
 def test_what_xml_cannot_spell_is_refused() -> None:
@@ -62,18 +62,18 @@ def test_what_xml_cannot_spell_is_refused() -> None:
 
 def test_an_update_sends_back_what_it_does_not_understand() -> None:
     """M5: an update replaces everything, so everything goes back, but for what is counted."""
-    (entry,) = page_in(TOLD).entries
+    (entry,) = parse_page(TOLD).entries
     set_status(entry.described, "SendDisabled")
     assert set_key(entry.described, "APP", "secondary", "new")
     assert not set_key(entry.described, "nobody", "secondary", "new")
-    (sent,) = page_in(changed_xml(entry.described)).entries
+    (sent,) = parse_page(update_xml(entry.described)).entries
     names = [str(each.tag).rpartition("}")[2] for each in sent.described]
     assert names == ["LockDuration", "AuthorizationRules", "Status", "Novelty"]
-    (rule,) = access_rules_in(sent.described)
+    (rule,) = parse_access_rules(sent.described)
     assert (rule.name, rule.rights) == ("app", ("Send", "Listen"))
     assert (rule.primary_key, rule.secondary_key) == ("one", "new")
     assert "one" not in repr(rule) and "new" not in repr(rule)
     kind = "{http://www.w3.org/2001/XMLSchema-instance}type"
     assert kind in {
-        name for each in fromstring(changed_xml(sent.described)).iter() for name in each.attrib
+        name for each in fromstring(update_xml(sent.described)).iter() for name in each.attrib
     }

@@ -11,7 +11,7 @@ from tests.support.cpu_time import cpu_s
 from twinbus.amqp.codec.types import Long, Symbol, Timestamp
 from twinbus.amqp.message.message import Message
 from twinbus.amqp.message.properties import Header, Properties
-from twinbus.drivers.amqp.delivery_metadata import FactReader
+from twinbus.drivers.amqp.delivery_metadata import MetadataReader
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(-(2**62), 2**62).map(Timestamp)
@@ -63,7 +63,7 @@ def plainly(encoded: bytes) -> tuple[Any, ...]:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(messages(), max_size=4), st.booleans())
 def test_facts_are_those_of_the_decoder(stream: list[bytes], is_repeated: bool) -> None:
-    reader = FactReader()
+    reader = MetadataReader()
     for encoded in stream * 2 if is_repeated else stream:
         assert tuple(reader.read(encoded)) == plainly(encoded)
 
@@ -81,10 +81,10 @@ def delivered(number: int, **header: Any) -> bytes:
 
 def test_messages_that_look_alike_are_read_with_care_once() -> None:
     # Given a reader that counts how often it takes care
-    reader = FactReader()
+    reader = MetadataReader()
     careful: list[bytes] = []
-    read_with_care = reader._read_with_care
-    reader._read_with_care = lambda m: careful.append(m) or read_with_care(m)  # type: ignore[func-returns-value, method-assign, return-value]
+    read_with_care = reader._parse
+    reader._parse = lambda m: careful.append(m) or read_with_care(m)  # type: ignore[func-returns-value, method-assign, return-value]
 
     # When a hundred messages come, then one with a time to live, then another hundred
     for number in [*range(2**40, 2**40 + 100)]:
@@ -99,7 +99,7 @@ def test_messages_that_look_alike_are_read_with_care_once() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read(data: bytes) -> None:
-    reader = FactReader()
+    reader = MetadataReader()
     for encoded in (delivered(2**40), data, delivered(2**40)[:-5], delivered(2**40)[:20]):
         assert len(reader.read(encoded)) == 4
 
@@ -110,7 +110,7 @@ def test_a_large_message_is_read_as_fast_as_a_small_one() -> None:
     large = small + b"\x00\x53\x75\xa0\x00" * 200_000
     many = {Symbol(f"x-{number}"): number for number in range(60_000)}
     noted = Message(message_annotations=many).encode()
-    reader = FactReader()
-    assert cpu_s(lambda: (reader._read_with_care(large), reader.read(noted))) < 0.005
-    assert reader._read_with_care(large) == reader._read_with_care(small)
+    reader = MetadataReader()
+    assert cpu_s(lambda: (reader._parse(large), reader.read(noted))) < 0.005
+    assert reader._parse(large) == reader._parse(small)
     assert reader.read(noted) == (0, None, None, 0)

@@ -69,13 +69,13 @@ async def test_who_lacks_a_claim_is_told_so_after_one_token(
     namespace.add_rule("listener", Claim.LISTEN)
     driver = AmqpDriver.from_connection_string(namespace.connection_string_for("listener"))
     shown: list[str] = []
-    show = TokenRefresher._show
+    show = TokenRefresher._send_token
 
     async def counted(authority: TokenRefresher, path: str) -> None:
         shown.append(path)
         await show(authority, path)
 
-    monkeypatch.setattr(TokenRefresher, "_show", counted)
+    monkeypatch.setattr(TokenRefresher, "_send_token", counted)
     with pytest.raises(AccessRefused):
         await driver.sender("orders").send([parcel(b"x")], timeout_s=SOON_S)
     assert len(shown) == 1

@@ -60,8 +60,8 @@ async def test_questions_that_nobody_waits_for_are_not_asked_later(
     for _ in range(2):
         with pytest.raises(OperationTimeout):
             await receiver.peek(1, timeout_s=0.2)
-    [trunk] = driver._namespace._trunks
-    assert not trunk._nodes["orders"]._waiting
+    [pooled] = driver._pool._connections
+    assert not pooled._nodes["orders"]._waiting
 
 
 async def test_a_line_that_was_replaced_is_closed_when_its_last_send_has_given_up(

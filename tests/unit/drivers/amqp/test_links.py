@@ -10,7 +10,7 @@ from tests.unit.drivers.amqp.rogue import Rogue, Visit
 from tests.unit.drivers.amqp.test_rogue_receives import Shop
 from twinbus.amqp.delivery_states import Released
 from twinbus.drivers.amqp import AmqpDriver
-from twinbus.drivers.amqp.receiver_endpoint import Settlement, ranges_of
+from twinbus.drivers.amqp.receiver_endpoint import Settlement, group_ranges
 from twinbus.testing import NamespaceFixture
 
 SOON_S = 20.0
@@ -84,16 +84,16 @@ async def test_a_receiver_that_closes_releases_what_nobody_was_given(
 
 
 def test_ids_become_as_few_ranges_as_possible() -> None:
-    assert ranges_of([]) == []
-    assert ranges_of([5]) == [(5, 5)]
-    assert ranges_of([3, 1, 2]) == [(1, 3)]
-    assert ranges_of([7, 1, 2, 9, 8, 2]) == [(1, 2), (7, 9)]
+    assert group_ranges([]) == []
+    assert group_ranges([5]) == [(5, 5)]
+    assert group_ranges([3, 1, 2]) == [(1, 3)]
+    assert group_ranges([7, 1, 2, 9, 8, 2]) == [(1, 2), (7, 9)]
 
 
 async def test_answers_may_come_in_any_pieces() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     settlement = Settlement(range(10, 20), future)
-    assert settlement.answered(0, 11) == {10, 11}
-    assert settlement.answered(15, 0) == {15}
-    assert settlement.answered(12, 0x7FFFFFFF) == {12, 13, 14, 16, 17, 18, 19}
-    assert settlement.answered(0, 0x7FFFFFFF) == set()
+    assert settlement.take_answered(0, 11) == {10, 11}
+    assert settlement.take_answered(15, 0) == {15}
+    assert settlement.take_answered(12, 0x7FFFFFFF) == {12, 13, 14, 16, 17, 18, 19}
+    assert settlement.take_answered(0, 0x7FFFFFFF) == set()

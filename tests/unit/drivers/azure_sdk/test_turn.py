@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from twinbus.drivers.azure_sdk.sender_lock import ReceiverTurn
+from twinbus.drivers.azure_sdk.sender_lock import SenderLock
 from twinbus.errors import CommunicationError
 
 
 async def test_calls_have_their_turn_in_the_order_in_which_they_came() -> None:
-    turn, order = ReceiverTurn(), list[int]()
+    turn, order = SenderLock(), list[int]()
 
     async def call(number: int) -> None:
         if not turn.take():
@@ -27,7 +27,7 @@ async def test_calls_have_their_turn_in_the_order_in_which_they_came() -> None:
 
 async def test_all_who_wait_fail_together_each_with_an_error_of_its_own() -> None:
     """P25: a link that cannot be opened for one call cannot be opened for the next."""
-    turn = ReceiverTurn()
+    turn = SenderLock()
     assert turn.take()
     waiting = [asyncio.create_task(turn.wait()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def test_all_who_wait_fail_together_each_with_an_error_of_its_own() -> Non
 
 
 async def test_a_call_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    turn = ReceiverTurn()
+    turn = SenderLock()
     assert turn.take()
     first, second = (asyncio.create_task(turn.wait()) for _ in range(2))
     await asyncio.sleep(0)

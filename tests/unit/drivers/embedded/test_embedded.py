@@ -91,11 +91,11 @@ async def test_a_data_directory_has_one_process_at_a_time(tmp_path: Path) -> Non
 
 async def test_it_is_opened_once_and_may_be_opened_again() -> None:
     spool = EmbeddedNamespace()
-    with pytest.raises(ConfigurationError, match="is not open"):
+    with pytest.raises(ConfigurationError, match="not started"):
         _ = spool.connection_string
     async with spool:
         driver = spool.driver()
-        with pytest.raises(ConfigurationError, match="started already"):
+        with pytest.raises(ConfigurationError, match="already started"):
             spool.start()
     sender = driver.sender("q")
     with pytest.raises(CommunicationError):

@@ -1,7 +1,7 @@
-"""The entities of a store as rows, and how a repair wants them: for whoever knows what they mean.
+"""The entities of a store as rows, and the plan for them, for the package that interprets them.
 
-The store knows nothing of topics and rules. Its doctor hands over what it found (CatalogueRows) and
-takes back how it is to be (CataloguePlan).
+The store does not interpret topics and rules. The repair hands over the rows that it found
+(CatalogueRows) and takes back the entities of the new store (CataloguePlan).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from twinbus.broker.storage.repair.findings import Finding, FindingKind
 
 @dataclass(slots=True)
 class CatalogueRows:
-    """What was found."""
+    """The rows that were found."""
 
     entities: list[EntityRow]
     unsealed: list[EntityRow]
-    """Entities whose checksum is wrong and that are in no other row."""
+    """Entities whose checksum is wrong and that have no other row."""
     contents: dict[int, int]
-    """Queue id -> how many messages it holds, the scheduled ones included."""
+    """Queue id -> number of messages, the scheduled ones included."""
     orphans: set[int]
     """Ids with rows and without an entity."""
     sessions: set[int]
@@ -37,12 +37,12 @@ class CatalogueRows:
 
 @dataclass(slots=True)
 class CataloguePlan:
-    """How the entities are to be."""
+    """The entities of the new store."""
 
     entities: list[EntityRow]
     findings: list[Finding] = field(default_factory=list)
     dropped: set[int] = field(default_factory=set)
-    """Ids that go with all of their rows."""
+    """Ids that are deleted with all of their rows."""
     with_sessions: set[int] = field(default_factory=set)
     """Ids of entities that require sessions."""
     with_counters: set[int] = field(default_factory=set)
@@ -53,7 +53,7 @@ CatalogueCheck = Callable[[CatalogueRows], CataloguePlan]
 
 
 def keep_entities(rows: CatalogueRows) -> CataloguePlan:
-    """Every entity as it is, and a name for what has none."""
+    """Keep every entity as it is, and name queues without one."""
     plan = CataloguePlan([*rows.entities, *rows.unsealed])
     known = {entity.queue_id for entity in plan.entities}
     for queue_id in sorted(rows.orphans - known):
@@ -69,8 +69,8 @@ def keep_entities(rows: CatalogueRows) -> CataloguePlan:
 def entity_missing(queue_id: int, path: str) -> Finding:
     return Finding(
         kind=FindingKind.ENTITY_MISSING,
-        sentence=f"Entity number {queue_id} is missing, and there are messages of it.",
-        repair=f"They are in the queue {path!r}.",
+        sentence=f"Entity number {queue_id} is missing, but messages of it exist.",
+        repair=f"The messages are moved to the queue {path!r}.",
         entity=path,
         queue_id=queue_id,
     )
@@ -79,7 +79,7 @@ def entity_missing(queue_id: int, path: str) -> Finding:
 def entity_forgotten(queue_id: int) -> Finding:
     return Finding(
         kind=FindingKind.REFERENCE_BROKEN,
-        sentence=f"Entity number {queue_id} is missing; there are rows of it, and no messages.",
-        repair="The rows are dropped.",
+        sentence=f"Entity number {queue_id} is missing; it has rows but no messages.",
+        repair="The rows are deleted.",
         queue_id=queue_id,
     )

@@ -1,6 +1,6 @@
-"""Do the counters of the queues say what their rows say? Otherwise they are counted anew.
+"""Compares the counters of the queues with their rows, and counts again where they differ.
 
-Rule 1: the next sequence number is never lowered. Where it is lost, it begins far above everything
+Rule 1: the next sequence number is never lowered. If it is lost, it starts far above everything
         that was found.
 """
 
@@ -17,8 +17,8 @@ from twinbus.broker.storage.interface import SEQ_BITS, SEQ_MAX, QueueCounters
 from twinbus.broker.storage.repair.findings import FindingKind, Totals
 from twinbus.broker.storage.repair.inspection import Inspection
 
-# Where a queue's next number is lost, it begins so far above the highest that was found: the
-# numbers in between may have been given out to messages that are gone.
+# If a queue's next sequence number is lost, it starts this far above the highest that was found:
+# the numbers in between may have been assigned to messages that are gone.
 SEQ_GAP: Final = 1 << 20
 
 # Rules are entities without messages, and so without counters.
@@ -37,13 +37,13 @@ _NOT_PLAIN: Final = f"SELECT id FROM chunk WHERE id BETWEEN ? AND ? AND NOT {_IS
 
 
 class CounterCheck:
-    """Compares the counters with the rows, says what is wrong and makes it right."""
+    """Compares the counters with the rows, reports differences and corrects them."""
 
     def __init__(
         self, inspection: Inspection, known_ids: set[int], perhaps_deleted: set[int]
     ) -> None:
-        """``known_ids`` had an entity before the repair; ``perhaps_deleted`` may be the ids of
-        deleted queues."""
+        """``known_ids`` had an entity before the repair; ``perhaps_deleted`` may be ids of deleted
+        queues."""
         self._inspection = inspection
         self._draft = inspection.draft
         self._known_ids = known_ids
@@ -55,7 +55,7 @@ class CounterCheck:
         self.totals = Totals()
 
     def run(self, with_counters: set[int]) -> None:
-        """``with_counters`` are entities that must have had some."""
+        """``with_counters`` are entities that must have had counters."""
         rows = self._draft.execute(
             "SELECT queue_id, next_seq, message_count, byte_count, deferred_count, scheduled_count"
             " FROM counters"
@@ -117,11 +117,11 @@ class CounterCheck:
 
     def _settle_counters(self, now: QueueCounters, old: QueueCounters | None) -> None:
         if old is None:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.COUNTERS_MISSING,
                 "The counters of the entity are missing.",
-                "They are counted anew, and its sequence numbers go on with a gap, so that none is "
-                "given out twice.",
+                "Messages are counted again, and sequence numbers continue after a gap, so that "
+                "none is assigned twice.",
                 table="counters",
                 queue_id=now.queue_id,
             )
@@ -130,32 +130,33 @@ class CounterCheck:
             self._put_counters(now)
             return
         counts = (now.message_count, now.deferred_count, now.scheduled_count)
-        said = (old.message_count, old.deferred_count, old.scheduled_count)
-        if counts != said:
-            self._inspection.say(
+        stored = (old.message_count, old.deferred_count, old.scheduled_count)
+        if counts != stored:
+            self._inspection.report(
                 FindingKind.COUNTERS_WRONG,
-                f"The counters say {said[0]:,} messages, {said[1]:,} deferred and {said[2]:,} "
-                f"scheduled, the rows {counts[0]:,}, {counts[1]:,} and {counts[2]:,}.",
-                "The counters are counted anew.",
+                f"The counters show {stored[0]:,} messages, {stored[1]:,} deferred and "
+                f"{stored[2]:,} scheduled, the rows {counts[0]:,}, {counts[1]:,} and "
+                f"{counts[2]:,}.",
+                "The messages are counted again.",
                 table="counters",
                 queue_id=now.queue_id,
             )
         if now.next_seq > old.next_seq:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.SEQUENCE_REUSE,
-                f"The next sequence number would be {old.next_seq:,}, and {now.next_seq - 1:,} is "
-                "in use.",
-                "The sequence numbers go on above it.",
+                f"The next sequence number is {old.next_seq:,}, but numbers up to "
+                f"{now.next_seq - 1:,} are in use.",
+                "Sequence numbers continue above the highest one in use.",
                 table="counters",
                 queue_id=now.queue_id,
                 first_seq=old.next_seq,
                 last_seq=now.next_seq - 1,
             )
         is_older = "counters" in self._inspection.rows.tables_with_older
-        if counts == said and now.next_seq <= old.next_seq and not is_older:
+        if counts == stored and now.next_seq <= old.next_seq and not is_older:
             return
         now.next_seq = max(now.next_seq, old.next_seq) + (SEQ_GAP if is_older else 0)
-        now.byte_count = old.byte_count if counts == said else self._bytes_of(now.queue_id)
+        now.byte_count = old.byte_count if counts == stored else self._bytes_of(now.queue_id)
         self._put_counters(now)
 
     def _put_counters(self, counters: QueueCounters) -> None:
@@ -164,7 +165,7 @@ class CounterCheck:
         self._draft.put("counters", [(*values, row_checksum.of_values(*values))])
 
     def _bytes_of(self, queue_id: int) -> int:
-        """What the messages of a queue take that are not settled."""
+        """The bytes of a queue's messages that are not settled."""
         if not self._draft.has_bodies:
             return 0
         queue = queue_id << SEQ_BITS
@@ -184,7 +185,7 @@ class CounterCheck:
 
 
 class _Counted(dict[int, QueueCounters]):
-    """Counters by queue, at nothing until something is counted."""
+    """Counters by queue, zero until something is counted."""
 
     def __missing__(self, queue_id: int) -> QueueCounters:
         counters = self[queue_id] = QueueCounters(queue_id)

@@ -1,10 +1,10 @@
 """What can be wrong with a store, as values: one sentence each, and what a repair does about it.
 
-    error    the broker refuses the store, or would lose or repeat something
-    warning  the broker opens the store; somebody should look at it
+    error    the broker refuses the store, or would lose or repeat messages
+    warning  the broker opens the store, but an operator should check it
 
 Rule 1: a finding names its place: the namespace, the entity or the table, the sequence numbers.
-Rule 2: no finding holds a message, a key or a session's name.
+Rule 2: no finding contains a message, a key or a session id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Severity(enum.StrEnum):
 
 
 class FindingKind(enum.StrEnum):
-    """What is wrong. The words are those of ``--output json`` and stay as they are."""
+    """The kind of damage. ``--output json`` contains these values, so they do not change."""
 
     DATABASE_MISSING = "database-missing"
     DATABASE_EMPTY = "database-empty"
@@ -57,7 +57,7 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong."""
+    """One kind of damage in one place."""
 
     kind: FindingKind
     sentence: str
@@ -72,7 +72,7 @@ class Finding:
     last_seq: int | None = None
 
     def placed(self, namespace: str, paths: dict[int, str]) -> Finding:
-        """The finding with the names that only the whole store knows."""
+        """The finding with its namespace and the path of its entity."""
         entity = self.entity
         if entity is None and self.queue_id is not None:
             entity = paths.get(self.queue_id)
@@ -81,13 +81,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Sequence numbers of a queue whose messages are lost, as far as that can be told."""
+    """Sequence numbers of a queue whose messages are lost, as far as that is known."""
 
     queue_id: int
     first_seq: int
     last_seq: int
     is_exact: bool
-    """Whether all of them are lost; otherwise the lost ones are somewhere between."""
+    """Whether all of them are lost; otherwise some of the range are."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What the checks of a salvaged store share: its draft, what was found so far, and lookups."""
+"""What the checks of a salvaged store share: its draft, the findings so far, and lookups."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ _MESSAGES_IN: Final = {"chunk": "count", "tombstone": "id - last_id - 1", "sched
 
 
 class ChunkFacts(NamedTuple):
-    """What the messages of a chunk say themselves."""
+    """The properties of a chunk that its messages contain."""
 
     expires_ms: int | None
     session: str | None
 
 
 MessageReader = Callable[[bytes, int], ChunkFacts]
-"""Reads the blob of a chunk with so many messages; raises ValueError if it cannot."""
+"""Reads the blob of a chunk with this many messages; raises ValueError if it cannot."""
 
 
 @dataclass(slots=True)
 class Inspection:
-    """A filled draft on its way to become a store."""
+    """A filled draft and what was found in it."""
 
     draft: Draft
     rows: Found
-    """What is known about the rows that it was filled with."""
+    """What is known about the rows that were salvaged."""
     read_messages: MessageReader | None = None
     findings: list[Finding] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
     repeated: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """Queue -> how many messages it has too much, as far as that is known."""
-    _said: set[LostRange] = field(default_factory=set)
-    """The exact ones of ``lost``: a store can lose many thousands."""
+    """Queue -> number of messages that it has more than once, as far as that is known."""
+    _exact_losses: set[LostRange] = field(default_factory=set)
+    """The exact ones of ``lost``, for fast lookups: a store can lose many thousands."""
 
-    def say(self, kind: FindingKind, sentence: str, repair: str, **place: int | str | None) -> None:
+    def report(
+        self, kind: FindingKind, sentence: str, repair: str, **place: int | str | None
+    ) -> None:
         self.findings.append(
             Finding(kind=kind, sentence=sentence, repair=repair, **place)  # type: ignore[arg-type]
         )
@@ -50,8 +52,8 @@ class Inspection:
     def lose(self, row_id: int, count: int) -> None:
         first_seq = row_id & SEQ_MAX
         lost = LostRange(row_id >> SEQ_BITS, first_seq, first_seq + count - 1, is_exact=True)
-        if lost not in self._said:
-            self._said.add(lost)
+        if lost not in self._exact_losses:
+            self._exact_losses.add(lost)
             self.lost.append(lost)
 
     # -- lookups --------------------------------------------------------------------------
@@ -59,7 +61,7 @@ class Inspection:
     def contents(
         self, tables: Iterable[str] = ("chunk", "tombstone", "scheduled")
     ) -> dict[int, int]:
-        """Queue -> how many messages it holds by these tables."""
+        """Queue -> number of its messages according to these tables."""
         contents: dict[int, int] = defaultdict(int)
         for table in tables:
             sql = f"SELECT id >> 40, SUM({_MESSAGES_IN[table]}) FROM {table} GROUP BY 1"

@@ -1,10 +1,10 @@
-"""Do the rows about messages fit together? Bodies, settlements, states, expiries and sessions.
+"""Checks the rows about messages: bodies, settlements, states, expiries and sessions.
 
     shared bodies -> overlaps -> lost numbers -> tombstones, states, details, session states
-    -> (entities are known by now) sessions and expiries of chunks
+    -> (the entities are known now) sessions and expiries of chunks
 
-Rule 1: a message is dropped only when its bytes are lost. A doubtful message stays, or comes again
-        at the end of its queue.
+Rule 1: a message is dropped only when its bytes are lost. A message in question is kept, or
+        repeated at the end of its queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twinbus.broker.storage.repair.body_selections import (
 from twinbus.broker.storage.repair.findings import FindingKind, LostRange, counted
 from twinbus.broker.storage.repair.inspection import Inspection
 from twinbus.broker.storage.repair.page_file import Flaw
-from twinbus.broker.storage.shared_bodies import reference
+from twinbus.broker.storage.shared_bodies import encode_reference
 
 _CHUNK_ENDS: Final = (
     "COALESCE((SELECT chunk.id + chunk.count FROM chunk WHERE chunk.id <= {table}.id"
@@ -41,10 +41,10 @@ _TOMBSTONES_OVERLAP: Final = (
     "SELECT id, last_id, taken FROM (SELECT id, last_id, MAX(last_id) OVER (ORDER BY id"
     " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS taken FROM tombstone) WHERE id <= taken"
 )
-_LOOSE: Final = {
-    "share": "selections of shared messages name a chunk that is missing",
-    "expiry": "expiries name a chunk that is missing",
-    "session_chunk": "sessions name a chunk that is missing",
+_REFERENCES: Final = {
+    "share": "selections of shared messages refer to a missing chunk",
+    "expiry": "expiries refer to a missing chunk",
+    "session_chunk": "sessions refer to a missing chunk",
 }
 _WITHOUT_SESSION: Final = (
     "SELECT chunk.id FROM chunk WHERE chunk.id BETWEEN ? AND ? AND NOT EXISTS"
@@ -56,7 +56,7 @@ _WITHOUT_EXPIRY: Final = (
 
 
 class MessageCheck:
-    """Looks at the rows about messages, says what is wrong and makes it right."""
+    """Checks the rows about messages, reports what is wrong and corrects it."""
 
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
@@ -64,7 +64,7 @@ class MessageCheck:
         self._ends: dict[int, int] = {}
 
     def run(self) -> None:
-        """All that can be checked while it is not known which entities there are."""
+        """All checks that do not need the entities."""
         self._check_shared_bodies()
         self._check_overlaps()
         self._note_lost_rows()
@@ -74,7 +74,7 @@ class MessageCheck:
         self._check_session_states()
 
     def finish(self, with_sessions: set[int]) -> None:
-        """What depends on the entities; these ids require sessions."""
+        """The checks that need the entities; these ids require sessions."""
         self._check_sessions(with_sessions)
         self._read_expiries()
 
@@ -91,44 +91,46 @@ class MessageCheck:
             if sheet_id is None:
                 alone.append(chunk)
             elif (
-                row_checksum.of_bytes(reference(row_id, count, enqueued_ms, sheet_id, selection))
+                row_checksum.of_bytes(
+                    encode_reference(row_id, count, enqueued_ms, sheet_id, selection)
+                )
                 != crc
                 or size is None
                 or not _selects(selection, size, count)
             ):
                 missing.append(chunk)
-        missing += self._find_shared_bodies(alone)
+        missing += self._recover_selections(alone)
         for chunk in missing:
             self._inspection.lose(chunk.row_id, chunk.messages)
             self._drop_chunk(chunk.row_id, chunk.messages)
         if missing:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.SHARED_BODY_MISSING,
-                f"{counted(len(missing), 'chunk')} of messages refer to a shared body that is not "
-                "there or does not match.",
-                "These messages are lost, their sequence numbers are listed.",
+                f"{counted(len(missing), 'chunk')} of messages refer to a shared body that is "
+                "missing or does not match.",
+                "These messages are lost; their sequence numbers are listed.",
                 table="chunk",
             )
 
-    def _find_shared_bodies(self, alone: list[SharedChunk]) -> list[SharedChunk]:
-        """Chunks that lost their selection get it back; those for which there is none."""
+    def _recover_selections(self, alone: list[SharedChunk]) -> list[SharedChunk]:
+        """Recover lost selections; returns the chunks for which none is found."""
         search = SharedBodySearch(self._draft)
         undecided: list[SharedChunk] = []
         for chunk in alone:
-            found = search.look(chunk).found
+            found = search.find(chunk).found
             if not found:
                 undecided.append(chunk)
             for each in found[:1]:
                 self._put_share(chunk.row_id, each.sheet_id, each.selection)
             self._repeat_at_end(chunk, found[1:])
-        # What was found limits where the others can be.
+        # The selections that were found narrow the search for the others.
         missing: list[SharedChunk] = []
         for chunk in undecided:
-            doubtful = search.look(chunk).doubtful
-            if not doubtful:
+            candidates = search.find(chunk).candidates
+            if not candidates:
                 missing.append(chunk)
                 continue
-            self._repeat_at_end(chunk, doubtful)
+            self._repeat_at_end(chunk, candidates)
             limits = (chunk.row_id, chunk.row_id + chunk.messages - 1)
             sql = "SELECT SUM(last_id - id + 1) FROM tombstone WHERE id BETWEEN ? AND ?"
             left = chunk.messages - self._draft.number(sql, limits)
@@ -137,22 +139,22 @@ class MessageCheck:
         return missing
 
     def _repeat_at_end(self, chunk: SharedChunk, sheets: list[SharedBodyFound]) -> None:
-        """What a chunk may have been comes behind everything else of its queue."""
+        """Add everything that a chunk may have contained at the end of its queue."""
         queue_id = chunk.row_id >> SEQ_BITS
         for sheet_id, sheet_count, selection in sheets:
             count = int.from_bytes(selection, "little").bit_count() or sheet_count
             new_id = self._take_ids(queue_id, count)
-            content = reference(new_id, count, chunk.enqueued_ms, sheet_id, selection)
+            content = encode_reference(new_id, count, chunk.enqueued_ms, sheet_id, selection)
             values = (new_id, count, chunk.enqueued_ms, row_checksum.of_bytes(content), b"")
             self._draft.put("chunk", [values])
             self._put_share(new_id, sheet_id, selection)
             self._copy_details(chunk.row_id, new_id)
             self._inspection.repeated[queue_id] += count
         if sheets:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.SHARED_BODY_MISSING,
-                "It is lost which shared messages belong to the entity.",
-                "All that may belong to it are added at its end; some may not belong to it.",
+                "The selection of shared messages that belong to the entity is lost.",
+                "All messages that may belong to it are added at its end; some may not.",
                 table="share",
                 queue_id=queue_id,
                 first_seq=chunk.row_id & SEQ_MAX,
@@ -160,8 +162,8 @@ class MessageCheck:
             )
 
     def _put_share(self, row_id: int, sheet_id: int, selection: bytes) -> None:
-        sealed = row_checksum.of_blob(row_id, sheet_id, 0, selection)
-        self._draft.put("share", [(row_id, sheet_id, sealed, selection)])
+        crc = row_checksum.of_blob(row_id, sheet_id, 0, selection)
+        self._draft.put("share", [(row_id, sheet_id, crc, selection)])
 
     def _drop_chunk(self, row_id: int, count: int) -> None:
         limits = (row_id, row_id + count - 1)
@@ -173,9 +175,9 @@ class MessageCheck:
     def _check_overlaps(self) -> None:
         for (row_id,) in self._draft.execute(_OVERLAPS):
             queue_id, seq = row_id >> SEQ_BITS, row_id & SEQ_MAX
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.CHUNKS_OVERLAP,
-                f"Two chunks of messages have the sequence number {seq}.",
+                f"Two chunks of messages contain the sequence number {seq}.",
                 "The messages of the second one get new sequence numbers at the end of the queue.",
                 table="chunk",
                 queue_id=queue_id,
@@ -185,7 +187,7 @@ class MessageCheck:
             self._renumber(row_id)
 
     def _renumber(self, row_id: int) -> None:
-        """Move a chunk behind everything else of its queue."""
+        """Move a chunk to the end of its queue."""
         ((count, enqueued_ms, crc, blob),) = self._draft.execute(
             "SELECT count, enqueued_ms, crc, blob FROM chunk WHERE id = ?", (row_id,)
         )
@@ -193,7 +195,9 @@ class MessageCheck:
         crc = row_checksum.of_blob(new_id, count, enqueued_ms, blob)
         share_sql = "SELECT sheet_id, selection FROM share WHERE id = ?"
         for sheet_id, selection in self._draft.execute(share_sql, (row_id,)):
-            crc = row_checksum.of_bytes(reference(new_id, count, enqueued_ms, sheet_id, selection))
+            crc = row_checksum.of_bytes(
+                encode_reference(new_id, count, enqueued_ms, sheet_id, selection)
+            )
             self._put_share(new_id, sheet_id, selection)
         self._copy_details(row_id, new_id)
         self._draft.put("chunk", [(new_id, count, enqueued_ms, crc, blob)])
@@ -201,9 +205,9 @@ class MessageCheck:
             self._draft.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
 
     def _take_ids(self, queue_id: int, count: int) -> int:
-        """The id of a chunk with so many messages behind everything else of its queue.
+        """Reserve the id of a chunk with this many messages at the end of its queue.
 
-        Every row is looked at once for each queue: chunks overlap, so the last need not end last.
+        Every row is read once for each queue: chunks overlap, so the last may not end last.
         """
         first = self._ends.get(queue_id) or self._end_of(queue_id)
         self._ends[queue_id] = first + count
@@ -217,15 +221,17 @@ class MessageCheck:
         later = self._draft.number(
             "SELECT MAX(id) + 1 FROM scheduled WHERE id BETWEEN ? AND ?", limits
         )
-        said = self._draft.number("SELECT next_seq FROM counters WHERE queue_id = ?", (queue_id,))
-        return max(last, later, limits[0] | said)
+        next_seq = self._draft.number(
+            "SELECT next_seq FROM counters WHERE queue_id = ?", (queue_id,)
+        )
+        return max(last, later, limits[0] | next_seq)
 
     def _copy_details(self, row_id: int, new_id: int) -> None:
-        """Session and expiry of a chunk, for another one with its messages."""
+        """Copy session and expiry of a chunk to another one with its messages."""
         session_sql = "SELECT session FROM session_chunk WHERE id = ?"
         for (session,) in self._draft.execute(session_sql, (row_id,)):
-            sealed = row_checksum.of_values(new_id, session)
-            self._draft.put("session_chunk", [(new_id, session, sealed)])
+            crc = row_checksum.of_values(new_id, session)
+            self._draft.put("session_chunk", [(new_id, session, crc)])
         for (at_ms,) in self._draft.execute(
             "SELECT expires_ms FROM expiry WHERE id = ?", (row_id,)
         ):
@@ -249,22 +255,22 @@ class MessageCheck:
                     "tombstone", [(first, last_id, row_checksum.of_pair(first, last_id))]
                 )
         if count:
-            self._broken(
-                "tombstone", count, "settled ranges overlap, or lie outside of their chunk"
+            self._report_broken(
+                "tombstone", count, "settled ranges overlap, or are outside their chunk"
             )
 
     def _drop_chunk_details(self, first: int, last: int) -> None:
-        """What belongs to lost messages; the number of a damaged row may be another chunk's."""
+        """Delete rows of lost messages; the number of a damaged row may be another chunk's."""
         for table in ("tombstone", "state", "expiry", "session_chunk", "share"):
             ends = _CHUNK_ENDS.format(table=table)
             sql = f"DELETE FROM {table} WHERE id BETWEEN ? AND ? AND {ends} <= id"
             self._draft.execute(sql, (first, last))
 
-    def _broken(self, table: str, count: int, what: str) -> None:
-        self._inspection.say(
+    def _report_broken(self, table: str, count: int, what: str) -> None:
+        self._inspection.report(
             FindingKind.REFERENCE_BROKEN,
-            f"{counted(count, 'row')} of the table {table!r}: {what}.",
-            "The rows are left out.",
+            f"{counted(count, 'row')} of table {table!r}: {what}.",
+            "The rows are dropped.",
             table=table,
         )
 
@@ -279,16 +285,16 @@ class MessageCheck:
         )
         self._draft.execute(f"DELETE FROM state {where}")
         if deferred:
-            self._broken("state", deferred, "the deferred messages are missing")
+            self._report_broken("state", deferred, "the deferred messages are missing")
 
     def _check_details(self) -> None:
-        for table, what in _LOOSE.items():
+        for table, what in _REFERENCES.items():
             count = self._draft.delete(
                 f"DELETE FROM {table} WHERE NOT EXISTS"
                 f" (SELECT 1 FROM chunk WHERE chunk.id = {table}.id)"
             )
             if count:
-                self._broken(table, count, what)
+                self._report_broken(table, count, what)
         self._draft.execute("DELETE FROM sheet WHERE id NOT IN (SELECT sheet_id FROM share)")
 
     def _check_session_states(self) -> None:
@@ -297,19 +303,21 @@ class MessageCheck:
             " (SELECT MAX(id) FROM session_state GROUP BY id >> 40, session)"
         )
         if count:
-            self._broken("session_state", count, "a session has two states, the newer one is kept")
+            self._report_broken(
+                "session_state", count, "a session has two states; the newer one is kept"
+            )
 
     def _check_sessions(self, with_sessions: set[int]) -> None:
-        """Every chunk of a queue with sessions has one."""
+        """Give every chunk of a queue with sessions a session."""
         queues = self._inspection.queues_with_sessions() | with_sessions
         for queue_id in sorted(queues):
             queue = queue_id << SEQ_BITS
             missing = self._draft.execute(_WITHOUT_SESSION, (queue, queue | SEQ_MAX))
             if not missing:
                 continue
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.SESSION_MISSING,
-                f"{counted(len(missing), 'chunk')} of messages lack their session.",
+                f"{counted(len(missing), 'chunk')} of messages without a session.",
                 "The session is read from the messages.",
                 table="session_chunk",
                 queue_id=queue_id,
@@ -317,23 +325,23 @@ class MessageCheck:
             for (row_id,) in missing:
                 facts = self._inspection.facts(row_id)
                 session = "" if facts is None or facts.session is None else facts.session
-                sealed = row_checksum.of_values(row_id, session)
-                self._draft.put("session_chunk", [(row_id, session, sealed)])
+                crc = row_checksum.of_values(row_id, session)
+                self._draft.put("session_chunk", [(row_id, session, crc)])
 
     def _read_expiries(self) -> None:
-        """Where expiries are damaged, what the messages say themselves counts."""
+        """Where expiries are damaged, read them from the messages."""
         if "expiry" not in self._inspection.rows.flaws or not self._draft.has_bodies:
             return
         for (row_id,) in self._draft.execute(_WITHOUT_EXPIRY):
             facts = self._inspection.facts(row_id)
             if facts is not None and facts.expires_ms is not None:
-                sealed = row_checksum.of_pair(row_id, facts.expires_ms)
-                self._draft.put("expiry", [(row_id, facts.expires_ms, sealed)])
+                crc = row_checksum.of_pair(row_id, facts.expires_ms)
+                self._draft.put("expiry", [(row_id, facts.expires_ms, crc)])
 
     # -- rows that are lost ---------------------------------------------------------------
 
     def _note_lost_rows(self) -> None:
-        """Which sequence numbers the rows had that could not be read."""
+        """Find the sequence numbers of the rows that could not be read."""
         for table in ("chunk", "scheduled"):
             flaws = [flaw for flaw in self._inspection.rows.flaws.get(table, ()) if flaw.is_loss]
             short = dict(sorted(self._queues_short_of(table).items()))
@@ -341,22 +349,22 @@ class MessageCheck:
             queues = list(short)
             for after in {flaw.after_id for flaw in unknown}:
                 self._note_gap(table, after, short, queues)
-            # Rows that left no trace, if nothing else says what is missing.
-            said = {lost.queue_id for lost in self._inspection.lost}
-            rest = {queue_id: last for queue_id, last in short.items() if queue_id not in said}
+            # Rows of which nothing is left, in queues without any other known loss.
+            known = {lost.queue_id for lost in self._inspection.lost}
+            rest = {queue_id: last for queue_id, last in short.items() if queue_id not in known}
             self._note_gap(table, None, rest, list(rest))
 
     def _is_known_loss(self, table: str, flaw: Flaw, short: dict[int, int]) -> bool:
-        """Whether the row was found elsewhere, or says itself which messages it had.
+        """Whether the row was found elsewhere, or shows itself which messages it had.
 
-        The numbers of a damaged row may be damaged too: they are believed when they fill the place
-        between its neighbours.
+        The numbers of a damaged row may be damaged too: they are accepted if they fill the gap
+        between the adjacent rows.
         """
         row_id = flaw.row_id
         if row_id is None or row_id >> SEQ_BITS < 1:
             return False
         if self._draft.number(f"SELECT COUNT(*) FROM {table} WHERE id = ?", (row_id,)):
-            # It was found, or this is the number of another row while its own is damaged.
+            # It was found, or its own number is damaged and this is the number of another row.
             return row_id >> SEQ_BITS not in short
         count = 1 if table == "scheduled" else flaw.messages
         if count is None or (row_id, row_id + count) != self._place_of(table, flaw, row_id):
@@ -365,7 +373,7 @@ class MessageCheck:
         return True
 
     def _place_of(self, table: str, flaw: Flaw, row_id: int) -> tuple[int, int]:
-        """Where a row's neighbours in its queue end and begin."""
+        """Where the adjacent rows in a row's queue end and begin."""
         after = -1 if flaw.after_id is None else flaw.after_id
         queue = row_id >> SEQ_BITS << SEQ_BITS
         count = "count" if table == "chunk" else "1"
@@ -379,21 +387,21 @@ class MessageCheck:
         return first, following or ends
 
     def _queues_short_of(self, table: str) -> dict[int, int]:
-        """Queues with fewer rows than their counters say -> the last number they have used."""
+        """Queues with fewer messages than their counters show -> the last number they have used."""
         count = "message_count" if table == "chunk" else "scheduled_count"
         sql = f"SELECT queue_id, {count}, next_seq FROM counters"
         rows = self._draft.execute(sql)
         kept = self._inspection.contents((table, "tombstone") if table == "chunk" else (table,))
         return {
             queue_id: next_seq - 1
-            for queue_id, said, next_seq in rows
-            if said > kept.get(queue_id, 0)
+            for queue_id, stored, next_seq in rows
+            if stored > kept.get(queue_id, 0)
         }
 
     def _note_gap(
         self, table: str, after: int | None, short: dict[int, int], queues: list[int]
     ) -> None:
-        """Rows are missing between this one and the next that is there, or anywhere.
+        """Rows are missing between this one and the next existing one, or anywhere.
 
         ``queues`` are those of ``short`` in their order: each gap is in a few of them.
         """

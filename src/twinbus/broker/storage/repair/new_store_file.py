@@ -2,10 +2,9 @@
 
     tables -> rows as they are found -> repaired -> indexes, ledger, header -> durable
 
-Rule 1: nothing waits for the disk before the end: a draft that a crash leaves has no ledger and no
-        header of ours, and is thrown away.
-Rule 2: a draft without bodies is for a diagnosis: all that is asked about a body is whether there
-        is one.
+Rule 1: nothing is synced before the end: a draft that a crash leaves has no ledger and no header
+        of ours, and is deleted.
+Rule 2: a draft without bodies is for a diagnosis, which only needs to know whether a body exists.
 """
 
 from __future__ import annotations
@@ -61,21 +60,21 @@ class Draft:
         self.connection.close()
 
     def execute(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; all of its rows."""
+        """Run one statement and return all of its rows."""
         rows: list[tuple[Any, ...]] = self.connection.execute(sql, values).fetchall()
         return rows
 
     def number(self, sql: str, values: tuple[Any, ...] = ()) -> int:
-        """The one number that a question has for an answer; 0 for none."""
+        """The single number that a query returns; 0 for none."""
         return int(self.connection.execute(sql, values).get or 0)
 
     def delete(self, sql: str, values: tuple[Any, ...] = ()) -> int:
-        """Run a statement that deletes; how many rows that were."""
+        """Run a DELETE statement and return the number of deleted rows."""
         self.connection.execute(sql, values)
         return self.connection.changes()
 
     def put(self, table: str, rows: list[tuple[Any, ...]]) -> None:
-        """Keep rows; of each id the first one stays."""
+        """Insert rows; of each id the first one is kept."""
         if not rows:
             return
         sql = self._inserts.get(table)
@@ -87,7 +86,7 @@ class Draft:
         self._cursor.executemany(sql, rows)
 
     def finish(self, commit_number: int, queue_id_last: int) -> None:
-        """Make a store of it: durable when this returns."""
+        """Turn the draft into a store, which is durable when this returns."""
         for statement in schema.STATEMENTS:
             if not statement.startswith("CREATE TABLE"):
                 self.execute(statement)

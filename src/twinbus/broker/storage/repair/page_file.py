@@ -1,17 +1,17 @@
 """SQLite's file format read without SQLite: pages, the log, table trees and their rows.
 
-SQLite stops at the first damaged page of a table. What follows it is whole, and is read here.
+SQLite stops at the first damaged page of a table. The pages after it are intact, and are read here.
 
     store.db      pages, numbered from 1; page 1 begins with a header of 100 bytes
     store.db-wal  frames, each a newer version of one page; a commit ends with a marked frame
-    tree          interior pages lead to leaf pages, leaf pages hold rows in the order of their ids
-    pointer map   for each page what it is and which page leads to it (auto_vacuum is on)
+    tree          interior pages refer to leaf pages, which contain rows in the order of their ids
+    pointer map   for each page its kind and the page that refers to it (auto_vacuum is on)
 
-Rule 1: files are opened for reading only, and nothing is made beside them.
-Rule 2: no content raises: what cannot be read is a place in ``flaws`` and is left out.
-Rule 3: what the log holds is what SQLite would take from it, the frames up to the first wrong
-        checksum that a commit ends. A lenient reader goes on behind a damaged frame, and takes no
-        frame of an older time: SQLite begins a log anew in place, so old frames follow new ones.
+Rule 1: files are opened for reading only, and no file is created beside them.
+Rule 2: no content raises: what cannot be read is recorded in ``flaws`` and left out.
+Rule 3: from the log this reads what SQLite would, the committed frames up to the first wrong
+        checksum. A lenient reader continues after a damaged frame, and uses no frame of an earlier
+        log: SQLite restarts a log in place, so old frames follow new ones.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _FRAME: Final = Struct(">6I")
 _LOG_MAGICS: Final = {0x377F0682: "<II", 0x377F0683: ">II"}
 _MASK: Final = 0xFFFFFFFF
 
-# What the pointer map says that a page is.
+# The kinds of pages in the pointer map.
 MAP_ROOT, MAP_FREE, MAP_OVERFLOW_FIRST, MAP_OVERFLOW, MAP_TREE = 1, 2, 3, 4, 5
 
-# No tree of ours is deeper; a page that leads to itself would be.
+# No tree of ours is deeper, unless a page refers to itself.
 _DEPTH_MAX: Final = 24
 _INTEGER_BYTES: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class Flaw(NamedTuple):
-    """A place that could not be read, between the rows before and behind it."""
+    """A place that could not be read, between the rows before and after it."""
 
     page: int
     reason: str
@@ -61,9 +61,9 @@ class Flaw(NamedTuple):
     row_id: int | None = None
     """The id of the row itself, if that could be read."""
     messages: int | None = None
-    """How many messages the row says that it has."""
+    """The number of messages according to the row."""
     is_loss: bool = True
-    """Whether rows may be missing; otherwise they were found, but not where they belong."""
+    """Whether rows may be missing; otherwise they were found in another place."""
 
 
 class LogFrame(NamedTuple):
@@ -74,14 +74,14 @@ class LogFrame(NamedTuple):
 
 
 class _Places:
-    """A file of which some places may be unreadable: what they hold is as good as gone."""
+    """A file of which some places may be unreadable; their content counts as lost."""
 
     def __init__(self) -> None:
         self.unreadable: set[int] = set()
         """Where reading failed."""
 
     def read(self, file: int | None, count: int, offset: int) -> bytes:
-        """Nothing where there is nothing or where the disk cannot read."""
+        """Read bytes; empty where there are none or where the disk cannot read."""
         if file is None:
             return b""
         try:
@@ -95,16 +95,16 @@ class Log:
     """The log of a database: the newest committed version of each page in it."""
 
     def __init__(self, path: Path, *, is_lenient: bool = False, page_bytes: int = 0) -> None:
-        """``page_bytes`` is what the database says, for a log whose own header is damaged."""
+        """``page_bytes`` is the page size of the database, if the log's own header is damaged."""
         self.page_bytes = 0
         self.page_count = 0
-        """How large the database is after the last commit; 0 when the log holds none."""
+        """The number of pages after the last commit; 0 when the log contains none."""
         self.commit_count = 0
         self.frames: dict[int, LogFrame] = {}
         self.unsound: list[int] = []
-        """The pages whose newest version is damaged; a lenient reader has them."""
-        self.doubtful: set[int] = set()
-        """Those of them whose newest version may be that of another page."""
+        """The pages whose newest version is damaged; only a lenient reader has any."""
+        self.ambiguous: set[int] = set()
+        """Those of them whose newest version may belong to another page."""
         self.file: int | None = None
         self.places = _Places()
         self._database = path.with_name(path.name.removesuffix("-wal"))
@@ -127,7 +127,7 @@ class Log:
         if log_head is None:
             if not is_lenient or page_bytes_expected not in _PAGE_SIZES:
                 return
-            log_head = self._head_of_damaged(head, page_bytes_expected)
+            log_head = self._reconstruct_head(head, page_bytes_expected)
         order, page_bytes, salts, sums = log_head
         pages_max = (file_bytes + self._database_bytes) // page_bytes
         self.page_bytes = page_bytes
@@ -142,11 +142,11 @@ class Log:
             read = _read_frame(order, frame, sums, salts, limit)
             if read.is_sound or (is_lenient and read.number > 0):
                 number = read.number
-                if read.number_said:
-                    number = self._more_alike(frame[24:], (number, read.number_said), pending)
-                    self.doubtful.add(number)
+                if read.stored_number:
+                    number = self._more_similar(frame[24:], (number, read.stored_number), pending)
+                    self.ambiguous.add(number)
                 if read.is_sound:
-                    self.doubtful.discard(number)
+                    self.ambiguous.discard(number)
                 known = pending.get(number) or self.frames.get(number)
                 older = None if known is None or read.is_sound else known.offset
                 pending[number] = LogFrame(offset + 24, read.is_sound, older)
@@ -154,7 +154,7 @@ class Log:
                     self.frames.update(pending)
                     pending.clear()
                     self.commit_count += 1
-                    # Of a damaged size the larger is taken: pages behind the end are lost.
+                    # If the size is damaged, the larger one is used: pages after it are lost.
                     before = self.page_count or self._database_bytes // page_bytes
                     size_min = 0 if read.is_sound else before
                     self.page_count = max(read.page_count, size_min)
@@ -162,27 +162,27 @@ class Log:
                 return
             sums = read.sums
 
-    def _more_alike(
+    def _more_similar(
         self, page: bytes, numbers: tuple[int, int], pending: dict[int, LogFrame]
     ) -> int:
-        """Which of two pages this is a newer version of: the one that is a bit away from what the
-        frame says, or the one that it says.
+        """Which of two pages this is a newer version of: the one whose number differs by one bit
+        from the number in the frame, or the one with that number.
 
-        Most bytes of a page stay as they were. A page has a thousand times the bits of its number,
-        so the number is taken for damaged only where the other page is far more alike.
+        Most bytes of a page stay the same. A page has a thousand times the bits of its number,
+        so the number counts as damaged only if the other page is far more similar.
         """
-        away, said = (self._likeness(page, number, pending) for number in numbers)
-        return numbers[0] if away > 0.25 and away > 2 * said else numbers[1]
+        corrected, stored = (self._similarity(page, number, pending) for number in numbers)
+        return numbers[0] if corrected > 0.25 and corrected > 2 * stored else numbers[1]
 
-    def _likeness(self, page: bytes, number: int, pending: dict[int, LogFrame]) -> float:
-        """The share of a page's bytes that the version before it has, too. Zeros do not count:
-        any two pages have many of them in the same place."""
+    def _similarity(self, page: bytes, number: int, pending: dict[int, LogFrame]) -> float:
+        """The share of a page's bytes that are the same in its previous version. Zeros do not
+        count: any two pages have many of them in the same place."""
         known = pending.get(number) or self.frames.get(number)
         older = self._stored(number, len(page))
         if known is not None:
             older = self.places.read(self.file, len(page), known.offset)
-        alike = sum(mine == theirs != 0 for mine, theirs in zip(page, older, strict=False))
-        return alike / max(1, len(page) - page.count(0))
+        equal = sum(byte == other != 0 for byte, other in zip(page, older, strict=False))
+        return equal / max(1, len(page) - page.count(0))
 
     def _stored(self, number: int, page_bytes: int) -> bytes:
         """A page of the database itself."""
@@ -192,28 +192,27 @@ class Log:
         except OSError:
             return b""
 
-    def _head_of_damaged(self, head: bytes, page_bytes: int) -> _LogHead:
-        """What the log's own header said before it was damaged, as far as that can be told."""
+    def _reconstruct_head(self, head: bytes, page_bytes: int) -> _LogHead:
+        """The log's own header before it was damaged, as far as it can be reconstructed."""
         salts = self._salts_of_frames(head, page_bytes)
         # Several bits may have the same effect on the checksum: the salts of the frames decide.
         likely = [fixed for flipped in _flips_of(head) if (fixed := _read_head(flipped))]
         if likely:
             return min(likely, key=lambda fixed: _bits_apart(fixed.salts, salts))
         magic, *_, sum_1, sum_2 = _LOG_HEADER.unpack(head)
-        # Machines that keep the low byte first are nearly all that there are.
+        # Nearly all machines are little-endian.
         order = _LOG_MAGICS.get(magic, "<II")
         return _LogHead(order, page_bytes, salts, [(sum_1, sum_2)])
 
     def _salts_of_frames(self, head: bytes, page_bytes: int) -> tuple[int, int]:
-        """What two of the header and the first two frames say; otherwise the first frame.
-
-        The second one may be of an older time, and is then alone with its salts.
+        """The salts on which two of the header and the first two frames agree; otherwise those of
+        the first frame. The second one may be of an earlier log, with salts of its own.
         """
-        said = [head[16:24]]
+        found = [head[16:24]]
         for at in (0, 1):
             frame = self.places.read(self.file, 24, 32 + at * (24 + page_bytes))
-            said += [frame[8:16]] if len(frame) == 24 else []
-        agreed = next((each for each in said if said.count(each) > 1), said[:2][-1])
+            found += [frame[8:16]] if len(frame) == 24 else []
+        agreed = next((each for each in found if found.count(each) > 1), found[:2][-1])
         return int.from_bytes(agreed[:4], "big"), int.from_bytes(agreed[4:], "big")
 
     def finish(self) -> None:
@@ -227,12 +226,12 @@ class Log:
 
 class _LogHead(NamedTuple):
     order: str
-    """How the words of a checksum are read."""
+    """The byte order of the words of a checksum."""
     page_bytes: int
     salts: tuple[int, int]
-    """Every frame of the newest time has them; those of an older time stay behind it."""
+    """Every frame of the current log has them; frames of earlier logs have others."""
     sums: list[tuple[int, int]]
-    """What the checksum of the first frame may go on from."""
+    """The possible checksums from which that of the first frame continues."""
 
 
 def _read_head(head: bytes) -> _LogHead | None:
@@ -247,7 +246,7 @@ def _read_head(head: bytes) -> _LogHead | None:
 
 
 def _flips_of(data: bytes) -> Iterator[bytes]:
-    """The data without the one bit that may be wrong in it."""
+    """The data with each single bit flipped."""
     value = int.from_bytes(data, "big")
     for bit in range(8 * len(data)):
         yield (value ^ 1 << bit).to_bytes(len(data), "big")
@@ -259,14 +258,14 @@ def _bits_apart(salts: tuple[int, int], others: tuple[int, int]) -> int:
 
 class _ReadFrame(NamedTuple):
     number: int
-    """0 when the frame belongs to nothing."""
+    """0 when the frame belongs to no page."""
     page_count: int
     """Of the database, when a commit ends here."""
     is_sound: bool
     sums: list[tuple[int, int]]
-    """What the checksum of the next frame may go on from."""
-    number_said: int = 0
-    """What the frame says while ``number`` is a bit away from it; one of them is right."""
+    """The possible checksums from which that of the next frame continues."""
+    stored_number: int = 0
+    """The number in the frame, if ``number`` differs from it by one bit; one of them is right."""
 
 
 def _read_frame(
@@ -276,54 +275,54 @@ def _read_frame(
     salts: tuple[int, int],
     pages_max: int,
 ) -> _ReadFrame:
-    """One frame. With ``pages_max`` a damaged one is read too, as far as that can be."""
+    """Read one frame. With ``pages_max`` a damaged one is read too, as far as possible."""
     is_lenient = pages_max > 0
     number, size, salt_1, salt_2, next_1, next_2 = _FRAME.unpack(frame[:24])
     if _bits_apart((salt_1, salt_2), salts) > (1 if is_lenient else 0):
-        # A frame of an older time, which newer ones have not reached: its page is an old one. Its
-        # checksum must not be gone on from either, or those behind it would look sound.
+        # A frame of an earlier log, which newer frames have not overwritten: its page is old. Its
+        # checksum must not be continued either, or the frames after it would seem sound.
         return _ReadFrame(0, 0, False, sums)
     body = memoryview(frame)[24:]
     stored = (next_1, next_2)
-    behind = _Behind(order, body)
+    page_sum = _PageChecksum(order, body)
     computed = []
     for first in sums:
-        computed.append(behind.checksum(*_checksum(order, frame[:8], *first)))
+        computed.append(page_sum.after(*_checksum(order, frame[:8], *first)))
         if computed[-1] == stored and number > 0:
             return _ReadFrame(number, size, True, [stored])
     if not is_lenient:
         return _ReadFrame(0, 0, False, [])
     if len(sums) < 4:
-        # One bit of the page's number or of the database's size may be all that is wrong. High
-        # bits of the page have the same effect on this checksum now and then, so it is no proof.
+        # Perhaps only one bit of the page's number or of the database's size is wrong. High bits
+        # of the page sometimes have the same effect on this checksum, so it is not a proof.
         for bit in range(64):
             flipped = (int.from_bytes(frame[:8], "big") ^ 1 << bit).to_bytes(8, "big")
             for first in sums:
-                if behind.checksum(*_checksum(order, flipped, *first)) == stored:
+                if page_sum.after(*_checksum(order, flipped, *first)) == stored:
                     fixed, ends = (int.from_bytes(flipped[at : at + 4], "big") for at in (0, 4))
                     if 0 < fixed <= pages_max and ends <= pages_max:
-                        said = number if fixed != number <= pages_max else 0
+                        stored_number = number if fixed != number <= pages_max else 0
                         return _ReadFrame(
                             fixed,
                             max(ends, size if size <= pages_max else 0),
                             False,
                             [stored],
-                            said,
+                            stored_number,
                         )
-    # Perhaps only the checksum itself is damaged: the next frame then goes on from the right one.
+    # Perhaps only the checksum itself is damaged: the next frame then continues the right one.
     is_likely = number <= pages_max and size <= pages_max
     return _ReadFrame(number if is_likely else 0, size, False, [stored, *computed])
 
 
-class _Behind:
-    """The checksum of a page for whatever stands before it: its steps only add."""
+class _PageChecksum:
+    """The checksum of a page after any given sums: its steps only add."""
 
     def __init__(self, order: str, page: memoryview) -> None:
         self._alone = _checksum(order, page, 0, 0)
         self._first, self._second = _growth(len(page))
 
-    def checksum(self, sum_1: int, sum_2: int) -> tuple[int, int]:
-        """What the page makes of these sums."""
+    def after(self, sum_1: int, sum_2: int) -> tuple[int, int]:
+        """The checksum that continues from these sums."""
         return (
             (self._alone[0] + sum_1 * self._first[0] + sum_2 * self._second[0]) & _MASK,
             (self._alone[1] + sum_1 * self._first[1] + sum_2 * self._second[1]) & _MASK,
@@ -332,7 +331,7 @@ class _Behind:
 
 @cache
 def _growth(page_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """What so many bytes make of each of the two sums when they are all zero."""
+    """The effect of this many zero bytes on each of the two sums."""
     nothing = bytes(page_bytes)
     return _checksum("<II", nothing, 1, 0), _checksum("<II", nothing, 0, 1)
 
@@ -386,10 +385,10 @@ class PageFile:
         in_file = self._file_bytes // self.page_bytes
         if self.log.frames:
             return min(self.log.page_count, max(in_file, *self.log.frames))
-        # Behind the end that the header names, a crash may have left anything.
-        said = int.from_bytes(self.header[28:32], "big")
-        is_said = self.header.startswith(MAGIC) and self.header[24:28] == self.header[92:96]
-        return said if is_said and 0 < said <= in_file else in_file
+        # After the end that the header names, a crash may have left anything.
+        stored = int.from_bytes(self.header[28:32], "big")
+        is_valid = self.header.startswith(MAGIC) and self.header[24:28] == self.header[92:96]
+        return stored if is_valid and 0 < stored <= in_file else in_file
 
     def _find_page_bytes(self) -> int:
         if self.header.startswith(MAGIC):
@@ -398,12 +397,12 @@ class PageFile:
             if size in _PAGE_SIZES:
                 return size
         likely = {size: self._likelihood(size) for size in _PAGE_SIZES}
-        # Where pages of one size begin, so do pages of twice that size: the smallest is right.
+        # Every page of a size begins where a page of half that size does: the smallest is right.
         best = max(likely.values())
         return min((size for size in likely if likely[size] >= 0.9 * best > 0), default=16384)
 
     def _likelihood(self, page_bytes: int) -> float:
-        """How many pages look like pages if they have this size."""
+        """The share of pages that are valid if they have this size."""
         count = min(self._file_bytes // page_bytes, 512)
         if count < 2 or self._file is None:
             return 0.0
@@ -417,7 +416,7 @@ class PageFile:
         return likely / (count - 1)
 
     def page(self, number: int) -> bytes:
-        """The newest version of a page; nothing if it is not there."""
+        """The newest version of a page; empty if it does not exist."""
         frame = self.log.frames.get(number)
         if frame is not None:
             return self.log.places.read(self.log.file, self.page_bytes, frame.offset)
@@ -427,20 +426,20 @@ class PageFile:
         return self.places.read(self._file, self.page_bytes, (number - 1) * self.page_bytes)
 
     def older_page(self, number: int) -> bytes:
-        """The version before the newest, where that is damaged in the log."""
+        """The version before the newest, if that is damaged in the log."""
         frame = self.log.frames.get(number)
         if frame is not None and frame.older_offset is not None:
             return self.log.places.read(self.log.file, self.page_bytes, frame.older_offset)
         return self._stored(number)
 
-    # -- what pages are -------------------------------------------------------------------
+    # -- kinds of pages -------------------------------------------------------------------
 
     def is_map(self, number: int) -> bool:
         """Whether the page belongs to the pointer map."""
         return number > 1 and (number - 2) % (self.page_bytes // 5 + 1) == 0
 
     def pointer_map(self) -> dict[int, tuple[int, int]]:
-        """Page -> what it is and which page leads to it; pages with wrong entries are left out."""
+        """Page -> its kind and the page that refers to it; wrong entries are left out."""
         entries: dict[int, tuple[int, int]] = {}
         each = self.page_bytes // 5
         for number in range(2, self.page_count + 1, each + 1):
@@ -455,7 +454,7 @@ class PageFile:
         return entries
 
     def free_pages(self) -> set[int]:
-        """The pages that the list of free pages names, as far as it can be read."""
+        """The pages in the list of free pages, as far as it can be read."""
         found: set[int] = set()
         trunk = int.from_bytes(self.header[32:36], "big") if len(self.header) >= 36 else 0
         while 1 < trunk <= self.page_count and trunk not in found:
@@ -476,9 +475,9 @@ class TreeReader:
     def __init__(self, pages: PageFile) -> None:
         self.pages = pages
         self.owners: dict[int, str] = {}
-        """Page -> the table whose tree has it."""
+        """Page -> the table whose tree contains it."""
         self.misplaced: set[int] = set()
-        """Pages that a tree leads to while something says that they are not its own."""
+        """Pages that a tree refers to although they may belong to another one."""
         self._parents: dict[int, tuple[int, int]] | None = None
         self.flaws: dict[str, list[Flaw]] = {}
         usable = pages.page_bytes
@@ -491,8 +490,8 @@ class TreeReader:
     def leaves(self, table: str, root: int) -> Iterator[tuple[int, bytes]]:
         """The leaf pages of a tree in order, each of them once.
 
-        A page that another tree has is handed out all the same, as ``misplaced``: which of the
-        two led to it by a wrong number is known from its rows.
+        A page of another tree is returned as well, as ``misplaced``: its rows show which of the two
+        trees refers to it by a wrong number.
         """
         seen: set[int] = set()
         pending = [(root, 0, 0)]
@@ -516,7 +515,7 @@ class TreeReader:
                 yield number, page
 
     def _claim(self, table: str, number: int, parent: int) -> None:
-        """Note whose a page is; the pointer map decides between two trees that lead to it."""
+        """Record the owner of a page; the pointer map decides between two trees."""
         if self._parents is None:
             self._parents = self.pages.pointer_map()
         expected = (MAP_TREE, parent) if parent else (MAP_ROOT, 0)
@@ -543,7 +542,7 @@ class TreeReader:
     def read_leaf(self, number: int, page: bytes) -> tuple[list[Row | int | None], bool]:
         """The cells of a leaf page: rows, ids whose row cannot be read, or nothing at all.
 
-        The flag tells whether the page itself looks as it should.
+        The flag shows whether the page itself is valid.
         """
         start = HEADER_BYTES if number == 1 else 0
         if len(page) < self.pages.page_bytes or page[start] != LEAF:
@@ -561,13 +560,13 @@ class TreeReader:
                 is_sound = False
             else:
                 cells.append(self.cell(page, place))
-        # Behind the last place a deleted row may have left its own; only then it is worth a look.
+        # After the last entry a deleted row may have left its own; only then a check is needed.
         if is_sound and page[ends : ends + 2] >= page[start + 5 : start + 7] > b"\x00\x00":
             is_sound = not self._lacks_cell(page, start, count)
         return cells, is_sound
 
     def _lacks_cell(self, page: bytes, start: int, count: int) -> bool:
-        """Whether something stands in the page that is neither one of its cells nor free."""
+        """Whether the page contains bytes that are neither one of its cells nor free."""
         first_free, content = (
             int.from_bytes(page[start + at : start + at + 2], "big") for at in (1, 5)
         )
@@ -589,7 +588,7 @@ class TreeReader:
         return content + known < len(page)
 
     def cell(self, page: bytes, at: int) -> Row | int | None:
-        """The row of the cell that begins there; its id alone if nothing else can be read."""
+        """The row of the cell at this offset; only its id if nothing else can be read."""
         try:
             size = page[at]
             at += 1
@@ -606,14 +605,14 @@ class TreeReader:
         return row_id if values is None else Row(row_id, values)
 
     def _payload(self, page: bytes, at: int, size: int) -> bytes | None:
-        """So many bytes of a row, of which the first stand there; None if they are not there."""
+        """The payload of a row that begins at this offset; None if it is incomplete."""
         if size > self._local_max:
             return self._with_overflow(page, at, size)
         payload = page[at : at + size]
         return payload if len(payload) == size else None
 
     def local_bytes(self, size: int) -> int:
-        """How much of a payload of that size stands in the cell itself."""
+        """The number of bytes of a payload that are in the cell itself."""
         if size <= self._local_max:
             return size
         local = self._local_min + (size - self._local_min) % (self.pages.page_bytes - 4)
@@ -639,13 +638,13 @@ class TreeReader:
         return b"".join(parts)
 
     def search_page(self, page: bytes, is_row: Callable[[Row], bool]) -> list[Row]:
-        """Rows anywhere in a page whose own directory is damaged; ``is_row`` knows them."""
+        """Rows anywhere in a page whose own directory is damaged; ``is_row`` recognises them."""
         found: list[Row] = []
         free = _free_ranges(page)
         at, end = 8, len(page)
         while at < end - 3:
             if at in free:
-                # What stands there was deleted.
+                # The content was deleted.
                 at = max(free[at], at + 1)
                 continue
             behind = at + 1
@@ -658,19 +657,19 @@ class TreeReader:
         return found
 
     def _rows_if_likely(self, page: bytes, at: int) -> Iterator[tuple[Row, int]]:
-        """The row of a cell that may begin there, and where the cell ends.
+        """The row of a cell that may begin at this offset, and where the cell ends.
 
-        Its length stands in front of it and follows from its own header; one may be damaged.
+        Its length is stored before it and follows from its own header; one may be damaged.
         """
         try:
-            said, start = _varint(page, at)
+            stored, start = _varint(page, at)
             row_id, start = _varint(page, start)
             # A record begins with the length of its own header, which is short in our tables.
             if not 3 <= page[start] <= 40:
                 return
         except IndexError:
             return
-        for size in dict.fromkeys((said, _record_bytes(page, start))):
+        for size in dict.fromkeys((stored, _record_bytes(page, start))):
             payload = self._payload(page, start, size) if size >= 4 else None
             values = None if payload is None else record_values(payload)
             if values is not None:
@@ -679,7 +678,7 @@ class TreeReader:
 
 
 def _free_ranges(page: bytes) -> dict[int, int]:
-    """Where the free places of a leaf page begin and end, as far as the page can be believed."""
+    """Where the free ranges of a leaf page begin and end, as far as the page is consistent."""
     count, content = int.from_bytes(page[3:5], "big"), int.from_bytes(page[5:7], "big")
     ranges: dict[int, int] = {}
     directory_end = 8 + 2 * count
@@ -698,7 +697,7 @@ def _free_ranges(page: bytes) -> dict[int, int]:
 
 
 def record_values(data: bytes) -> list[Any] | None:
-    """The values of a stored row; None when it is not one."""
+    """The values of a stored row; None when it is not a row."""
     try:
         head, at = data[0], 1
         if head > 127:
@@ -726,7 +725,7 @@ def record_values(data: bytes) -> list[Any] | None:
             elif kind in (8, 9):
                 values.append(kind - 8)
             else:
-                # We keep no fractions, and the other kinds do not exist.
+                # We store no fractions, and the other kinds do not exist.
                 return None
     except (IndexError, UnicodeDecodeError):
         return None
@@ -734,7 +733,7 @@ def record_values(data: bytes) -> list[Any] | None:
 
 
 def _record_bytes(data: bytes, at: int) -> int:
-    """How long the record that begins there is by its own header; 0 if it is not one."""
+    """The length of the record at this offset by its own header; 0 if it is not a record."""
     total, end = data[at], at + data[at]
     at += 1
     try:

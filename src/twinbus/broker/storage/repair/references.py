@@ -1,13 +1,13 @@
-"""Do the salvaged rows of a store fit together? What does not is said, and made to fit.
+"""Checks whether the salvaged rows of a store match each other, and corrects what does not.
 
-    flaws -> ledger -> deleted queues -> messages (message_references.py)
-    -> entities (somebody else's part, because the store knows nothing of topics)
+    damaged places -> ledger -> deleted queues -> messages (message_references.py)
+    -> entities (the caller's part, because the store does not interpret topics)
     -> sessions and expiries -> counters (counter_check.py)
 
-Rule 1: a message is dropped only when its bytes are lost. A doubtful message stays.
-Rule 2: a number that tells what comes next (sequence numbers, ids) is never lowered; when it is
-        lost it begins far above everything that was found.
-Rule 3: everything happens inside a draft (``draft``); the store that was read is not touched.
+Rule 1: a message is dropped only when its bytes are lost. A message in question is kept.
+Rule 2: a number that is assigned next (sequence numbers, ids) is never lowered; if it is lost, it
+        starts far above everything that was found.
+Rule 3: everything happens inside a draft (``new_store_file``); the examined store is not changed.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from twinbus.broker.storage.shared_bodies import SHEET_BITS
 
 _PAGES_NAMED_MAX: Final = 8
 
-_WHAT_IS_LOST: Final = {
+_CONSEQUENCES: Final = {
     "chunk": "The messages of its other rows are kept.",
-    "sheet": "Messages that only stood there are lost; all others are kept.",
-    "share": "Selections are found again by the checksums of their chunks, as far as that can be.",
+    "sheet": "Messages stored only there are lost; all others are kept.",
+    "share": "Selections are recovered from the checksums of their chunks, as far as possible.",
     "scheduled": "The other scheduled messages are kept.",
-    "tombstone": "Messages that were settled there come back: a message is repeated, not lost.",
-    "state": "Delivery counts there begin at 0, and messages deferred there become active.",
+    "tombstone": "Messages that were settled there are repeated, not lost.",
+    "state": "Delivery counts there restart at 0, and messages deferred there become active.",
     "expiry": "The expiry of those chunks is read from their messages.",
     "session_chunk": "The session of those chunks is read from their messages.",
     "session_state": "Session states there are lost.",
-    "seen": "Duplicates of messages remembered there are not recognised.",
-    "counters": "They are counted anew, and sequence numbers go on with a gap.",
-    "entity": "Entities there are found by their messages, with default properties.",
-    "garbage": "Rows of deleted entities may come back as an entity 'recovered-<id>'.",
+    "seen": "Duplicates of messages recorded there are not detected.",
+    "counters": "Messages are counted again, and sequence numbers continue after a gap.",
+    "entity": "Entities with messages are created again, with default properties.",
+    "garbage": "Rows of deleted entities may reappear as an entity 'recovered-<id>'.",
     "meta": "Values of the namespace there are lost.",
-    "ledger": "It is written anew.",
-    SCHEMA_TABLE: "The tables are recognised by their rows.",
+    "ledger": "The ledger is written again.",
+    SCHEMA_TABLE: "The tables are identified by their rows.",
 }
 
 
 class ReferenceCheck:
-    """Looks at a filled draft, says what is wrong and makes it right."""
+    """Checks a filled draft, reports what is wrong and corrects it."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class ReferenceCheck:
         self._perhaps_deleted: set[int] = set()
 
     def run(self) -> None:
-        self._name_flaws()
+        self._report_flaws()
         self._read_ledger()
-        self._forget_deleted()
+        self._drop_deleted_queues()
         messages = MessageCheck(self._inspection)
         messages.run()
         plan = self._check_entities()
@@ -89,11 +89,11 @@ class ReferenceCheck:
 
     # -- what could not be read -----------------------------------------------------------
 
-    def _name_flaws(self) -> None:
+    def _report_flaws(self) -> None:
         for table, flaws in self._inspection.rows.flaws.items():
-            self._name_flaws_of(table, flaws)
+            self._report_flaws_of(table, flaws)
 
-    def _name_flaws_of(self, table: str, flaws: list[Flaw]) -> None:
+    def _report_flaws_of(self, table: str, flaws: list[Flaw]) -> None:
         rows = [flaw for flaw in flaws if flaw.row_id is not None]
         pages = sorted({flaw.page for flaw in flaws})
         shown = ", ".join(map(str, pages[:_PAGES_NAMED_MAX]))
@@ -102,11 +102,11 @@ class ReferenceCheck:
         kind = FindingKind.ROW_DAMAGED if len(rows) == len(flaws) else FindingKind.PAGE_DAMAGED
         if table == SCHEMA_TABLE:
             kind = FindingKind.SCHEMA_DAMAGED
-        self._inspection.say(
+        self._inspection.report(
             kind,
-            f"The table {table!r} is damaged in {counted(len(flaws), 'place')} "
+            f"Table {table!r} is damaged in {counted(len(flaws), 'place')} "
             f"(page {shown}): {reasons}.",
-            _WHAT_IS_LOST.get(table, "All other rows are kept."),
+            _CONSEQUENCES.get(table, "All other rows are kept."),
             table=table,
         )
 
@@ -115,10 +115,10 @@ class ReferenceCheck:
     def _read_ledger(self) -> None:
         rows = self._draft.execute("SELECT commit_number, queue_id_last FROM ledger")
         if len(rows) != 1:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.LEDGER_DAMAGED,
-                f"The ledger of the store has {counted(len(rows), 'readable row')} instead of one.",
-                "It is written anew, above every number that was found.",
+                f"The ledger of the store has {counted(len(rows), 'readable row')}, expected 1.",
+                "It is written again, with numbers above all that were found.",
                 table="ledger",
             )
         number = max((row[0] for row in rows), default=0)
@@ -127,11 +127,11 @@ class ReferenceCheck:
         self.queue_id_last = max((row[1] for row in rows), default=0)
         highest = self._draft.number("SELECT MAX(queue_id) FROM entity")
         if rows and highest > self.queue_id_last:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.LEDGER_DAMAGED,
-                f"The store has an entity with the number {highest}, its ledger knows "
-                f"{self.queue_id_last} at most.",
-                "The ledger is raised, so that no number is used twice.",
+                f"The highest entity number is {highest}, but the ledger shows "
+                f"{self.queue_id_last}.",
+                "The ledger is corrected, so that no number is used twice.",
                 table="ledger",
             )
         used = [highest]
@@ -142,20 +142,20 @@ class ReferenceCheck:
         ]
         self.queue_id_last = max(self.queue_id_last, *used)
 
-    def _forget_deleted(self) -> None:
-        """Rows of deleted queues wait for a collector; a new store begins without them."""
+    def _drop_deleted_queues(self) -> None:
+        """Delete the rows of deleted queues; a new store does not contain them."""
         loose = (
             "SELECT COUNT(*) FROM sheet WHERE id NOT IN (SELECT sheet_id FROM share)",
             "DELETE FROM sheet WHERE id NOT IN (SELECT sheet_id FROM share)",
         )
         count = self._draft.number(loose[0])
         if count:
-            self._inspection.say(
+            self._inspection.report(
                 FindingKind.REFERENCE_BROKEN,
-                f"{counted(count, 'shared body')} belong to no message."
+                f"{count:,} shared bodies belong to no message."
                 if count > 1
                 else "A shared body belongs to no message.",
-                "They are left out unless a message is found that needs them.",
+                "It is dropped unless a message that needs it is found.",
                 table="sheet",
             )
         entities = (
@@ -210,10 +210,10 @@ class ReferenceCheck:
         return plan
 
     def _is_likely(self, entity: EntityRow, orphans: set[int]) -> bool:
-        """Whether the number of an entity can be right while its checksum is wrong.
+        """Whether the number of an entity can be right although its checksum is wrong.
 
-        The number itself may be what is damaged. Every entity but a rule has counters from its
-        first day on, and none has a number that was not given out.
+        The number itself may be damaged. Every entity except a rule has counters from its
+        creation on, and none has a number that was not assigned.
         """
         if not 0 < entity.queue_id <= self.queue_id_last:
             return False
@@ -223,8 +223,8 @@ class ReferenceCheck:
     def _deleted_among(self, orphans: set[int], with_counters: set[int]) -> set[int]:
         """Ids without an entity that may be those of deleted queues.
 
-        A deleted queue has no counters, and stands in the list of deleted queues: only where that
-        is damaged can there be one that nobody knows of.
+        A deleted queue has no counters, and is in the list of deleted queues: one can be unknown
+        only if that list is damaged.
         """
         flaws = self._inspection.rows.flaws
         if not flaws.keys() & {"garbage", SCHEMA_TABLE}:

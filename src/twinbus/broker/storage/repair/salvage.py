@@ -1,14 +1,14 @@
 """Every row of a store that can still be read, table by table, whatever its pages look like.
 
-A row is believed when its own checksum is right (``seal``), not when the page around it is. Where
-the way to a page is lost, the page is found without it, and its rows say which table they are of.
+A row is accepted if its own checksum is right (``row_checksum``), whatever the page around it is
+like. If the path to a page is lost, the page is found without it, and its rows show its table.
 
-    trees from their roots -> pages that no tree leads to -> rows inside of damaged pages
+    trees from their roots -> pages that no tree refers to -> rows inside damaged pages
 
-Rule 1: rows come in the order of certainty. Whoever takes them keeps the first of each id.
-Rule 2: pages that SQLite has given free hold old rows; they are not looked at unless everything
-        that says which pages are free is damaged too. A message may then come back, none is lost.
-Rule 3: a chunk that refers to a sheet cannot be checked alone and is handed out as it is.
+Rule 1: rows come in the order of certainty. The sink keeps the first of each id.
+Rule 2: pages that SQLite has freed contain old rows; they are not read unless everything that
+        shows which pages are free is damaged too. A message may then be repeated, none is lost.
+Rule 3: a chunk that refers to a shared body cannot be checked alone and is returned as it is.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from twinbus.broker.storage.repair.page_file import (
 )
 
 SCHEMA_TABLE: Final = "sqlite_schema"
-# So many rows are handed on at once, or so many bytes of them.
+# At most this many rows, or this many bytes, are passed on at once.
 _BATCH_ROWS: Final = 512
 _BATCH_BYTES: Final = 4 << 20
-# A selection has one bit for each message of a sheet.
+# A selection has one bit for each message of a shared body.
 _SELECTION_BYTES_MAX: Final = 1 << 16
-# So many rows of a page tell which table it is of.
-_ROWS_ASKED: Final = 16
+# This many rows of a page decide which table it belongs to.
+_ROWS_SAMPLED: Final = 16
 # The place before the first row of a table.
 _BEFORE_ALL: Final = -1
 # The number of an entity is the high part of its rows' ids.
@@ -63,11 +63,11 @@ class Found(NamedTuple):
     has_schema: bool
     """Whether the store's own list of tables could be read."""
     is_ours: bool
-    """Whether any row at all is one that we wrote."""
+    """Whether any row is one of ours."""
     has_other_tables: bool
-    """Whether the list of tables names some that no version of ours has."""
+    """Whether the list of tables contains some that no version of ours has."""
     entities_unsealed: list[EntityRow]
-    """Entities that can be read and whose checksum is wrong: better than nothing."""
+    """Entities that can be read although their checksum is wrong."""
     tables_with_older: set[str]
     """Tables of which some rows may be older than the last commit."""
 
@@ -108,15 +108,17 @@ def _ledger(row: Row) -> bool:
 
 def _session_state(row: Row) -> bool:
     _id, session, updated_ms, crc, blob = row.values
-    return bool(row_checksum.of_note(row.row_id >> SEQ_BITS, session, updated_ms, blob) == crc)
+    return bool(
+        row_checksum.of_session_state(row.row_id >> SEQ_BITS, session, updated_ms, blob) == crc
+    )
 
 
 class _Shape(NamedTuple):
     columns: int
-    is_sealed: Callable[[Row], bool]
+    has_valid_checksum: Callable[[Row], bool]
 
 
-# The small tables first: a repair knows the entities before it meets their messages.
+# The small tables first: a repair needs the entities before their messages.
 TABLES: Final[dict[str, _Shape]] = {
     "ledger": _Shape(5, _ledger),
     "entity": _Shape(5, _id_values),
@@ -136,7 +138,7 @@ TABLES: Final[dict[str, _Shape]] = {
 }
 
 
-def sealed_values(table: str, row: Row) -> Values | None:
+def checked_values(table: str, row: Row) -> Values | None:
     """The row as it is stored, if it is one of this table and its checksum is right."""
     shape = TABLES[table]
     values = row.values
@@ -145,10 +147,10 @@ def sealed_values(table: str, row: Row) -> Values | None:
     if table in _QUEUE_TABLES and row.row_id >> SEQ_BITS < 1:
         return None
     try:
-        if not shape.is_sealed(row):
+        if not shape.has_valid_checksum(row):
             return None
     except (TypeError, ValueError, StructError):
-        # A text where a number belongs, or a number that is too large.
+        # A text instead of a number, or a number that is too large.
         return None
     return tuple(values) if table == "meta" else (row.row_id, *values[1:])
 
@@ -175,7 +177,7 @@ class Salvage:
     def run(self) -> Found:
         roots = self._roots_known = self._roots()
         numbers = list(roots.values())
-        # Of two tables that begin with the same page one has a wrong number.
+        # If two tables have the same root page, one of the numbers is wrong.
         self._reader.misplaced.update(root for root in numbers if numbers.count(root) > 1)
         for table in TABLES:
             if table in roots:
@@ -191,7 +193,7 @@ class Salvage:
         )
 
     def _roots(self) -> dict[str, int]:
-        """The root page of each table, as the store's own schema has it."""
+        """The root page of each table according to the store's own schema."""
         expected = {_named(sql): sql for sql in schema.STATEMENTS}
         roots: dict[str, int] = {}
         for number, page in self._reader.leaves(SCHEMA_TABLE, 1):
@@ -214,16 +216,16 @@ class Salvage:
 
     def _read_tree(self, table: str, root: int) -> None:
         batch = _Batch(self._sink, table)
-        unsure: list[int] = []
+        uncertain: list[int] = []
         last_id: int | None = None
         for number, page in self._reader.leaves(table, root):
             self._count_page()
-            last_id = self._read_leaf(table, number, page, last_id, batch, unsure)
+            last_id = self._read_leaf(table, number, page, last_id, batch, uncertain)
         batch.flush()
         self._row_count += batch.count
-        # Their pages are read once more, because all of their rows may be more than memory holds.
-        for number in unsure:
-            rows = list(self._unsure_rows(table, number))
+        # Their pages are read again, because all of their rows may not fit into memory.
+        for number in uncertain:
+            rows = list(self._uncertain_rows(table, number))
             self._row_count += len(rows)
             self._sink.put(table, rows)
 
@@ -234,15 +236,15 @@ class Salvage:
         page: bytes,
         last_id: int | None,
         batch: _Batch,
-        unsure: list[int],
+        uncertain: list[int],
     ) -> int | None:
-        """Hand on the rows of a page that are certain; a page with others goes to ``unsure``."""
+        """Pass on the rows of a page that are certain; a page with others goes to ``uncertain``."""
         cells, is_sound = self._reader.read_leaf(number, page)
         if number in self._reader.misplaced and not self._belongs(table, number, cells):
             return last_id
         has_flaw = not is_sound
         for cell in cells:
-            values = sealed_values(table, cell) if isinstance(cell, Row) else None
+            values = checked_values(table, cell) if isinstance(cell, Row) else None
             if values is None:
                 has_flaw = True
                 self._reader.note(table, _flaw_of(table, number, cell, last_id))
@@ -252,8 +254,8 @@ class Salvage:
             if table != "meta":
                 row_id = values[0]
                 if last_id is not None and row_id <= last_id:
-                    # A chunk on a sheet has no checksum of its own, and one of the two numbers may
-                    # be another's: if messages are missing, nobody knows where.
+                    # A chunk without bytes has no checksum of its own, and one of the two numbers
+                    # may be another's: if messages are missing, their place is unknown.
                     is_loss = table == "chunk"
                     flaw = Flaw(number, "rows are out of order", None, is_loss=is_loss)
                     self._reader.note(table, flaw)
@@ -264,28 +266,28 @@ class Salvage:
             self._reader.note(table, Flaw(number, "a page is damaged", after_id))
         if has_flaw:
             self._flawed.add(number)
-        if has_flaw or number in self._pages.log.doubtful:
-            unsure.append(number)
+        if has_flaw or number in self._pages.log.ambiguous:
+            uncertain.append(number)
         return last_id
 
-    def _unsure_rows(self, table: str, number: int) -> Iterator[Values]:
-        """What else a page holds, and what it held before the log damaged it."""
+    def _uncertain_rows(self, table: str, number: int) -> Iterator[Values]:
+        """Other rows of a page, and its rows before the log damaged it."""
         log = self._pages.log
         if number in self._flawed:
             page = self._pages.page(number)
             if table == "entity":
                 yield from self._with_numbers_fixed(number, page)
             yield from self._search(table, page)
-        if number in log.doubtful or (number in self._flawed and number in log.unsound):
+        if number in log.ambiguous or (number in self._flawed and number in log.unsound):
             yield from self._rows_of_older(table, number)
 
     def _belongs(self, table: str, number: int, cells: list[Row | int | None]) -> bool:
-        """Whether a page is of the table whose tree leads to it; otherwise it is left to others.
+        """Whether a page belongs to the table whose tree refers to it.
 
-        Some tables seal their rows alike: a settled range would pass for an expiry.
+        Some tables have the same checksums: a settled range could be taken for an expiry.
         """
         rows = [cell for cell in cells if isinstance(cell, Row)]
-        if _table_of(rows[:_ROWS_ASKED]) in (table, None):
+        if _table_of(rows[:_ROWS_SAMPLED]) in (table, None):
             return True
         if self._reader.owners.get(number) == table:
             del self._reader.owners[number]
@@ -294,7 +296,7 @@ class Salvage:
         return False
 
     def _with_numbers_fixed(self, number: int, page: bytes) -> Iterator[Values]:
-        """The rows of entities of whose number one bit is wrong; their checksums cover that."""
+        """Rows of entities with one wrong bit in their number, corrected by their checksum."""
         for cell in self._reader.read_leaf(number, page)[0]:
             if isinstance(cell, Row) and (values := _with_number_fixed(cell)) is not None:
                 yield values
@@ -304,22 +306,22 @@ class Salvage:
             self._entities_unsealed.append(EntityRow(row.row_id, *row.values[1:4]))
 
     def _search(self, table: str, page: bytes) -> Iterator[Values]:
-        # A chunk without bytes has no checksum of its own here: anything could be one.
+        # A chunk without bytes has no checksum of its own: any bytes could be one.
         for row in self._reader.search_page(page, lambda row: _is_certain(table, row)):
-            values = sealed_values(table, row)
+            values = checked_values(table, row)
             if values is not None:
                 yield values
 
     def _rows_of_older(self, table: str, number: int) -> Iterator[Values]:
-        """What the page held before the log damaged it: perhaps settled since, perhaps not."""
+        """The rows of a page before the log damaged it; they may have been settled since."""
         self._tables_with_older.add(table)
         cells, _is_sound = self._reader.read_leaf(number, self._pages.older_page(number))
         for cell in cells:
-            values = sealed_values(table, cell) if isinstance(cell, Row) else None
+            values = checked_values(table, cell) if isinstance(cell, Row) else None
             if values is not None:
                 yield values
 
-    # -- pages that no tree leads to ------------------------------------------------------
+    # -- pages that no tree refers to -----------------------------------------------------
 
     def _read_strays(self) -> None:
         pages, owners = self._pages, self._reader.owners
@@ -354,10 +356,10 @@ class Salvage:
         rows = [cell for cell in cells if isinstance(cell, Row)]
         if not is_sound:
             rows += self._reader.search_page(page, _is_certain_anywhere)
-        table = owner or _table_of(rows[:_ROWS_ASKED])
+        table = owner or _table_of(rows[:_ROWS_SAMPLED])
         if table is None:
             return
-        found = [values for row in rows if (values := sealed_values(table, row)) is not None]
+        found = [values for row in rows if (values := checked_values(table, row)) is not None]
         if found:
             self._row_count += len(found)
             self._note_stray(table, number)
@@ -368,8 +370,8 @@ class Salvage:
             reason = "a page is not where its tree expects it"
             self._reader.note(table, Flaw(number, reason, None, is_loss=False))
         elif table not in self._reader.flaws:
-            # All of its pages are strays then; to say it once is enough.
-            self._reader.note(table, Flaw(number, "the beginning of the table is lost", None))
+            # None of its pages is in a tree then; one finding is enough.
+            self._reader.note(table, Flaw(number, "the root page of the table is lost", None))
 
     def _count_page(self) -> None:
         self._page_count += 1
@@ -378,7 +380,7 @@ class Salvage:
 
 
 class _Batch:
-    """Rows on their way to the sink."""
+    """Collects rows for the sink."""
 
     def __init__(self, sink: RowSink, table: str) -> None:
         self._sink = sink
@@ -407,7 +409,7 @@ def _named(sql: str) -> str:
 
 
 def _is_automatic(values: list[Any]) -> bool:
-    """SQLite makes the index of a primary key that is a text by itself."""
+    """SQLite itself creates the index of a primary key that is text."""
     return len(values) == 5 and str(values[1]).startswith("sqlite_autoindex_")
 
 
@@ -424,18 +426,18 @@ def _flaw_of(table: str, page: int, cell: Row | int | None, last_id: int | None)
 
 
 def _with_number_fixed(row: Row) -> Values | None:
-    """A damaged row of an entity with another number, if that is all that was wrong with it."""
-    if sealed_values("entity", row) is not None:
+    """A damaged row of an entity with another number, if only the number was wrong."""
+    if checked_values("entity", row) is not None:
         return None
     for bit in range(_ENTITY_ID_BITS):
-        values = sealed_values("entity", row._replace(row_id=row.row_id ^ 1 << bit))
+        values = checked_values("entity", row._replace(row_id=row.row_id ^ 1 << bit))
         if values is not None:
             return values
     return None
 
 
 def _is_certain(table: str, row: Row) -> bool:
-    return sealed_values(table, row) is not None and not (table == "chunk" and not row.values[4])
+    return checked_values(table, row) is not None and not (table == "chunk" and not row.values[4])
 
 
 def _is_certain_anywhere(row: Row) -> bool:
@@ -443,17 +445,17 @@ def _is_certain_anywhere(row: Row) -> bool:
 
 
 def _table_of(rows: Iterable[Row]) -> str | None:
-    """The table that rows without a tree are of; their checksums and what they say tell."""
+    """The table of rows without a tree, by their checksums and values."""
     votes: dict[str, int] = {}
     for row in rows:
         for table in TABLES:
-            if sealed_values(table, row) is not None and _is_likely(table, row):
+            if checked_values(table, row) is not None and _is_likely(table, row):
                 votes[table] = votes.get(table, 0) + 1
     return max(votes, key=lambda table: votes[table], default=None)
 
 
 def _is_likely(table: str, row: Row) -> bool:
-    """Some tables seal their rows alike; what stands in them tells them apart."""
+    """Some tables have the same checksums; their values distinguish them."""
     values = row.values
     match table:
         case "tombstone":
@@ -476,7 +478,7 @@ def _kind_of_body(number: int, blob: bytes) -> str:
             return "sheet"
     if number >= 1 << 20 and number & 0xFFFFF < 4096 and len(blob) < _SELECTION_BYTES_MAX:
         return "share"
-    # A stored message begins with four flags, and then with a described section.
+    # A stored message begins with four flags, followed by a described section.
     if blob and blob[0] < 16 and len(blob) % 16 == 0 and blob[1:2] == b"\x00":
         return "scheduled"
     return "seen" if blob and len(blob) % 16 == 0 else "scheduled"

@@ -1,13 +1,12 @@
-"""What is wrong with one store, and a new store with everything that can be read from it.
+"""Examines one store, and writes a new store with everything that can be read from it.
 
-    files -> head -> rows (salvage) -> references -> the broker's own check
+    files -> header -> rows (salvage) -> references -> the broker's own check
                           |
                           +--> draft --> a new store (only when one is wanted)
 
-Rule 1: the store that is examined is opened for reading only. What the broker itself would say is
-        asked of a copy.
-Rule 2: nobody is told "healthy" about a store that the broker would refuse.
-Rule 3: any bytes are examined; what cannot be understood is a finding, never an error.
+Rule 1: the examined store is opened for reading only. The broker's own check runs on a copy.
+Rule 2: a store that the broker would refuse is never reported as healthy.
+Rule 3: any bytes are examined; content that cannot be read is a finding, never an error.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ from twinbus.broker.storage.repair.new_store_file import Draft
 from twinbus.broker.storage.repair.page_file import MAGIC, PageFile
 from twinbus.broker.storage.repair.references import ReferenceCheck
 from twinbus.broker.storage.repair.salvage import Found, Salvage
-from twinbus.broker.storage.sqlite_connection import translated
+from twinbus.broker.storage.sqlite_connection import translate_errors
 from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.broker.storage.store_files import SLOT_BYTES, MarkRecord, beside, read_mark
 from twinbus.errors import StoreCorrupt, StoreFailed, StoreVersionMismatch
 
-# What a store consists of; the index of the log is rebuilt by whoever opens it.
+# The files of a store; the index of the log is rebuilt when the store is opened.
 FILE_SUFFIXES: Final = ("", "-wal", ".mark")
 _COMPANIONS: Final = ("-wal", ".mark", "-journal")
 
 Progress = Callable[[str, int], None]
-"""What is being done, and how many pages of it are done."""
+"""The current step, and the number of pages that it has finished."""
 
 
 @dataclass(slots=True)
 class StoreReport:
-    """What was found in one store."""
+    """The result of examining one store."""
 
     findings: list[Finding] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     lost: list[LostRange] = field(default_factory=list)
     paths: dict[int, str] = field(default_factory=dict)
-    """Queue id -> path of the entity, as a repaired store has it."""
+    """Queue id -> path of the entity in the repaired store."""
     can_repair: bool = True
     is_repaired: bool = False
 
@@ -68,51 +67,51 @@ class StoreReport:
 
 
 class _Built(NamedTuple):
-    """What a store says about itself."""
+    """The header of a store and the length of its log."""
 
     commit_number: int | None
     store_id: bytes | None
     commits_logged: int
-    """How many commits the log holds."""
+    """The number of commits in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """How stores are examined; what entities and messages mean comes from whoever knows it."""
+    """Examines stores; the callables interpret entities and messages."""
 
     scratch: Path
-    """Where copies are made, which need as much room as the store."""
+    """The directory for copies, which need as much disk space as the store."""
     catalogue: CatalogueCheck = keep_entities
     read_messages: MessageReader | None = None
     build_entities: Callable[[Recovered], object] | None = None
-    """Makes of a store's entities what a broker does, and raises when that cannot be."""
+    """Builds a store's entities as a broker does, and raises if that fails."""
     progress: Progress | None = None
 
     def examine(self, path: Path, into: Path | None = None) -> StoreReport:
-        """Look at a store; with ``into``, write a new one with all that can be read.
+        """Examine a store; with ``into``, write a new one with all that can be read.
 
         ``into`` is the path of the new store file; it is durable when this returns.
         """
         report = StoreReport()
-        if not self._is_there(path, report):
+        if not self._exists(path, report):
             return report
         try:
             with TemporaryDirectory(prefix=".doctor-", dir=self.scratch) as scratch:
                 self._examine(path, into, Path(scratch), report)
         except (apsw.Error, OSError) as error:
-            with translated(self.scratch):
+            with translate_errors(self.scratch):
                 raise error
         return report
 
-    def _is_there(self, path: Path, report: StoreReport) -> bool:
-        """Whether there is anything to look at; a namespace without a store is an empty one."""
+    def _exists(self, path: Path, report: StoreReport) -> bool:
+        """Whether there is anything to examine; a namespace without a store is empty."""
         if path.exists():
             if path.stat().st_size == 0:
                 report.findings.append(
                     Finding(
                         kind=FindingKind.DATABASE_EMPTY,
-                        sentence=f"The database {path.name!r} is an empty file.",
-                        repair="What the log beside it holds is kept.",
+                        sentence=f"Database {path.name!r} is an empty file.",
+                        repair="The content of its log is kept.",
                     )
                 )
             return True
@@ -122,15 +121,15 @@ class Doctor:
             report.findings.append(
                 Finding(
                     kind=FindingKind.DATABASE_MISSING,
-                    sentence=f"The database {path.name!r} is missing while {names} is there.",
-                    repair="What the log holds is kept; restore the database from a backup if "
+                    sentence=f"Database {path.name!r} is missing, but {names} exists.",
+                    repair="The content of the log is kept; restore the database from a backup if "
                     "there is one.",
                 )
             )
         return bool(left)
 
     def _examine(self, path: Path, into: Path | None, scratch: Path, report: StoreReport) -> None:
-        mark = self._look_at_mark(path, report)
+        mark = self._check_mark(path, report)
         before = list(report.findings)
         built = self._build(path, into, scratch, report, mark, is_lenient=False)
         number, store_id = built.commit_number, built.store_id
@@ -138,18 +137,18 @@ class Doctor:
             report.findings.append(
                 Finding(
                     kind=FindingKind.MARK_FOREIGN,
-                    sentence=f"{path.name}.mark belongs to another store.",
-                    repair="It is written anew. Check that the files come from one backup.",
+                    sentence=f"File {path.name + '.mark'!r} belongs to another store.",
+                    repair="It is written again. Check that all files are from the same backup.",
                 )
             )
             mark = None
         if number is not None and mark is not None and number < mark.commit_number:
-            # Acknowledged work is not there: look behind the place where SQLite cut the log.
+            # Acknowledged commits are missing: read on after the place where SQLite cut the log.
             retry = StoreReport(findings=[*before])
             behind = self._build(path, into, scratch, retry, mark, is_lenient=True)
             again = behind.commit_number or number
             if again == number and behind.commits_logged > built.commits_logged:
-                # The ledger is what is damaged. Where it went back, so did everything else.
+                # The ledger is damaged. Where it is of an older commit, so is everything else.
                 more = behind.commits_logged - built.commits_logged
                 again = min(number + more, mark.commit_number)
             if again > number:
@@ -157,11 +156,11 @@ class Doctor:
                 report.lost, report.paths = retry.lost, retry.paths
             else:
                 self._build(path, into, scratch, StoreReport(), mark, is_lenient=False)
-            self._name_missing_commits(report, number, again, mark.commit_number)
+            self._report_missing_commits(report, number, again, mark.commit_number)
         if report.is_healthy and report.can_repair:
-            self._ask_broker(path, scratch, report)
+            self._check_as_broker(path, scratch, report)
         if into is not None and report.can_repair:
-            self._say("checking the new store", 0)
+            self._report_progress("checking the new store", 0)
             _verify(into, self.build_entities)
             report.is_repaired = True
 
@@ -175,20 +174,23 @@ class Doctor:
         *,
         is_lenient: bool,
     ) -> _Built:
-        """Salvage into a draft."""
+        """Salvage the rows into a draft."""
         target = scratch / "draft.db" if into is None else into
         target.unlink(missing_ok=True)
         with Draft(target, has_bodies=into is not None) as draft:
             with PageFile(path, is_lenient=is_lenient) as pages:
-                found = Salvage(pages, draft, lambda count: self._say("reading pages", count)).run()
-                self._look_at_head(pages, found, report)
-                self._look_at_places(path, pages, report)
+                salvage = Salvage(
+                    pages, draft, lambda count: self._report_progress("reading pages", count)
+                )
+                found = salvage.run()
+                self._check_header(pages, found, report)
+                self._report_unreadable_places(path, pages, report)
                 commits_logged = pages.log.commit_count
             if not report.can_repair:
                 target.unlink()
                 return _Built(None, None, commits_logged)
             ledger = draft.execute("SELECT commit_number, store_id FROM ledger LIMIT 1")
-            self._say("checking references", 0)
+            self._report_progress("checking references", 0)
             inspection = Inspection(draft, found, self.read_messages)
             check = ReferenceCheck(
                 inspection,
@@ -199,7 +201,7 @@ class Doctor:
             report.findings += inspection.findings
             report.totals, report.lost, report.paths = check.totals, inspection.lost, check.paths
             if into is not None:
-                self._say("writing the new store", 0)
+                self._report_progress("writing the new store", 0)
                 draft.finish(check.commit_number, check.queue_id_last)
         if into is None:
             target.unlink()
@@ -208,7 +210,7 @@ class Doctor:
 
     # -- the files ------------------------------------------------------------------------
 
-    def _look_at_mark(self, path: Path, report: StoreReport) -> MarkRecord | None:
+    def _check_mark(self, path: Path, report: StoreReport) -> MarkRecord | None:
         mark_path = beside(path, ".mark")
         try:
             size = mark_path.stat().st_size
@@ -216,29 +218,29 @@ class Doctor:
         except FileNotFoundError:
             return None
         except OSError:
-            report.findings.append(_unreadable(mark_path.name, 1, "It is written anew."))
+            report.findings.append(_unreadable(mark_path.name, 1, "It is written again."))
             return None
         if mark is None and size >= SLOT_BYTES:
             report.findings.append(
                 Finding(
                     kind=FindingKind.MARK_DAMAGED,
                     severity=Severity.WARNING,
-                    sentence=f"Neither record of {mark_path.name!r} can be read, so it is not "
-                    "known whether the last commits are there.",
-                    repair="It is written anew.",
+                    sentence=f"Neither record of {mark_path.name!r} can be read, so it is unknown "
+                    "whether the last commits are complete.",
+                    repair="It is written again.",
                 )
             )
         return mark
 
-    def _look_at_places(self, path: Path, pages: PageFile, report: StoreReport) -> None:
-        """What the disk could not read. It is said even if nothing seems to be missing: nobody
-        knows what stood there."""
-        repair = "Everything else is kept. Do not go on using this disk."
+    def _report_unreadable_places(self, path: Path, pages: PageFile, report: StoreReport) -> None:
+        """Report what the disk could not read, even if nothing seems to be missing: the content
+        is unknown."""
+        repair = "Everything else is kept. Replace this disk."
         for name, places in ((path.name, pages.places), (f"{path.name}-wal", pages.log.places)):
             if places.unreadable:
                 report.findings.append(_unreadable(name, len(places.unreadable), repair))
 
-    def _look_at_head(self, pages: PageFile, found: Found, report: StoreReport) -> None:
+    def _check_header(self, pages: PageFile, found: Found, report: StoreReport) -> None:
         head = pages.header
         if not head:
             return
@@ -254,7 +256,7 @@ class Doctor:
                 Finding(
                     kind=FindingKind.FOREIGN_DATABASE,
                     sentence="The file is a database of another program.",
-                    repair="None. It holds no messages of twinbus.",
+                    repair="None. It contains no messages of twinbus.",
                 )
             )
         elif version not in schema.VERSIONS and found.has_other_tables:
@@ -262,8 +264,8 @@ class Doctor:
             report.findings.append(
                 Finding(
                     kind=FindingKind.VERSION_NEWER,
-                    sentence=f"The store has format {version}, and this twinbus reads "
-                    f"{schema.FORMAT_VERSION}.",
+                    sentence=f"The store has format {version}; this version of twinbus reads "
+                    f"format {schema.FORMAT_VERSION}.",
                     repair="None. Examine it with the twinbus version that wrote it.",
                 )
             )
@@ -274,19 +276,19 @@ class Doctor:
 
     def _add_once(self, report: StoreReport, kind: FindingKind, sentence: str) -> None:
         if all(finding.kind is not kind for finding in report.findings):
-            repair = "It is written anew; the tables are recognised by their rows."
+            repair = "It is written again; the tables are identified by their rows."
             report.findings.append(Finding(kind=kind, sentence=sentence, repair=repair))
 
-    def _name_missing_commits(
+    def _report_missing_commits(
         self, report: StoreReport, there: int, found: int, acknowledged: int
     ) -> None:
         if found > there:
             report.findings.append(
                 Finding(
                     kind=FindingKind.LOG_DAMAGED,
-                    sentence=f"The log is damaged behind commit {there:,}; commits up to {found:,} "
-                    "can be read behind the damage.",
-                    repair="They are kept, without the rows of the damaged pages.",
+                    sentence=f"The log is damaged after commit {there:,}; commits up to {found:,} "
+                    "can be read after the damage.",
+                    repair="These commits are kept, without the rows of the damaged pages.",
                 )
             )
         if found < acknowledged:
@@ -294,17 +296,17 @@ class Doctor:
                 Finding(
                     kind=FindingKind.COMMITS_MISSING,
                     sentence=f"Commits {found + 1:,} to {acknowledged:,} were acknowledged and are "
-                    "not there (an older copy of the files, or a damaged log).",
+                    "missing (an older copy of the files, or a damaged log).",
                     repair="Everything up to the last readable commit is kept. Messages settled in "
-                    "the missing commits come back, messages sent in them are lost.",
+                    "the missing commits are repeated, messages sent in them are lost.",
                 )
             )
 
-    # -- what the broker says -------------------------------------------------------------
+    # -- the broker's own check -----------------------------------------------------------
 
-    def _ask_broker(self, path: Path, scratch: Path, report: StoreReport) -> None:
-        """Open a copy as the broker would: it also looks at indexes, which nobody else needs."""
-        self._say("checking as the broker does", 0)
+    def _check_as_broker(self, path: Path, scratch: Path, report: StoreReport) -> None:
+        """Open a copy as the broker would: only this also checks the indexes."""
+        self._report_progress("checking as the broker does", 0)
         copy = scratch / path.name
         for suffix in FILE_SUFFIXES:
             if beside(path, suffix).exists():
@@ -312,21 +314,21 @@ class Doctor:
         try:
             _verify(copy, self.build_entities)
         except Exception as error:
-            # Whatever it is: a broker would not start with it. Its text may hold anything.
+            # Whatever the error is, a broker would not start. Its text may contain anything.
             is_ours = isinstance(error, StoreCorrupt | StoreVersionMismatch | StoreFailed)
             detail = getattr(error, "detail", str(error)) if is_ours else type(error).__name__
             report.findings.append(
                 Finding(
                     kind=FindingKind.REFUSED_BY_BROKER,
                     sentence=f"The broker refuses the store: {detail}.",
-                    repair="Rows are written anew, with new indexes and a new mark.",
+                    repair="The rows are written again, with new indexes and a new mark.",
                     queue_id=getattr(error, "queue_id", None),
                     first_seq=getattr(error, "first_seq", None),
                     last_seq=getattr(error, "last_seq", None),
                 )
             )
 
-    def _say(self, what: str, count: int) -> None:
+    def _report_progress(self, what: str, count: int) -> None:
         if self.progress is not None:
             self.progress(what, count)
 
@@ -340,7 +342,7 @@ def _unreadable(name: str, count: int, repair: str) -> Finding:
 
 
 def _verify(path: Path, build_entities: Callable[[Recovered], object] | None) -> None:
-    """Open a store as a broker does, read every row of it, and close it again."""
+    """Open a store as a broker does, read every row, and close it."""
     store = SqliteStore(path)
     try:
         recovered = store.open()

@@ -145,7 +145,8 @@ def test_the_checker_sees_a_doctor_that_believes_every_row(
 ) -> None:
     """M15: a row whose checksum is wrong is not a row."""
     believing = {
-        name: shape._replace(is_sealed=lambda _row: True) for name, shape in salvage.TABLES.items()
+        name: shape._replace(has_valid_checksum=lambda _row: True)
+        for name, shape in salvage.TABLES.items()
     }
     monkeypatch.setattr(salvage, "TABLES", believing)
     chosen = Random(f"{SEED} 0").sample(rot.image(SEED).places(), FLIPS // 2)

@@ -209,7 +209,7 @@ MISPLACED = {
         row_id,
         "a",
         7,
-        row_checksum.of_note(row_id >> 40, "a", 7, b""),
+        row_checksum.of_session_state(row_id >> 40, "a", 7, b""),
         b"",
     ),
 }

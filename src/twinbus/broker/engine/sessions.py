@@ -121,8 +121,8 @@ class Sessions:
         self._states: dict[str, NotedState] = {}
         """States that may not be on disk yet."""
 
-    def recover(self, books: Iterable[SessionCounts], state_bytes: int = 0) -> None:
-        """What the store holds, oldest session first."""
+    def recover(self, rows: Iterable[SessionCounts], state_bytes: int = 0) -> None:
+        """Load the sessions of the store, oldest first."""
         self._queue.grow_states(state_bytes)
         for row in rows:
             self._counts[row.session] = _ActiveCounts(row.active_count, row.last_seq)

@@ -8,18 +8,10 @@ import pytest
 
 from tests.integration.drivers.contract.drivers import DRIVERS
 from twinbus.common.clock import AdjustableClock
-from twinbus.common.event_loop import LoopThread
 from twinbus.drivers.embedded import EmbeddedNamespace
 from twinbus.drivers.interface import Driver
 from twinbus.testing import NamespaceFixture
 from twinbus.testing.background_broker import BackgroundBroker
-
-
-class EmbeddedThread(BackgroundBroker):
-    """The thread of an embedded namespace, for a fixture that works on it."""
-
-    def __init__(self, thread: LoopThread) -> None:
-        self._thread = thread
 
 
 @pytest.fixture
@@ -33,8 +25,7 @@ def servicebus(
         bus.close()
         return
     with EmbeddedNamespace("test", clock=AdjustableClock()) as spool:
-        assert spool._thread and spool._broker and spool._running
-        yield NamespaceFixture(EmbeddedThread(spool._thread), spool._broker, spool._running)
+        yield NamespaceFixture(spool._thread, spool._broker, spool._running)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=DRIVERS)

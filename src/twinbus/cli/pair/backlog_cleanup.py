@@ -91,7 +91,7 @@ async def queues_of(
     try:
         return tuple(queue.path for _parts, queue in await listed(secondary, primary_name))
     except AccessRefused:
-        if found := await BacklogSearch(secondary.driver.receiver, primary_name).existing():
+        if found := await BacklogSearch(secondary.driver.receiver, primary_name).find_existing():
             return found
         raise
 

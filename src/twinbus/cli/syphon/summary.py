@@ -113,7 +113,7 @@ async def find_backlog(
 
 
 async def _looked_for(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
-    found = await BacklogSearch(secondary.driver.receiver, name).existing()
+    found = await BacklogSearch(secondary.driver.receiver, name).find_existing()
     if not found:
         raise NoBacklogQueue(
             f"no backlog queue of {name!r} was found, and they cannot be listed without Manage",

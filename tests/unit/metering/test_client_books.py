@@ -279,7 +279,7 @@ def test_a_namespace_that_does_not_answer_keeps_no_books_waiting(
     books.close()
     lines = [line["operation"] for line in records_in(tmp_path, "operations")]
     assert lines == ["opened", "peek", "closed"]
-    assert "did not tell its own: TimeoutError" in caplog.text
+    assert "did not return its name: TimeoutError" in caplog.text
 
 
 def test_where_nobody_tells_the_name_the_address_serves(
@@ -298,7 +298,7 @@ def test_where_nobody_tells_the_name_the_address_serves(
     lines = records_in(tmp_path, "operations")
     assert {line["namespace"] for line in lines} == {"localhost-5672"}
     assert len([line for line in lines if line["operation"] == "empty-receive"]) == 3
-    assert "Use another rule. Give the factory its namespace_name" in caplog.text
+    assert "Use another rule. Set namespace_name" in caplog.text
 
 
 def test_a_name_that_somebody_knows_is_not_asked_for(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_better_name_counts_until_something_is_written(
     books.set_name("shop")
     assert not caplog.text
     books.set_name("another")
-    assert "begun under that name and keep it, although it is called 'another'" in caplog.text
+    assert "namespace 'shop' started under this name and keeps it" in caplog.text
     books.close()
     assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"shop"}
 
@@ -434,7 +434,7 @@ def test_an_interval_ends_at_its_time_although_the_writer_pauses(
         monkeypatch.setattr("twinbus.metering.json_lines.os.write", slowly)
     books = books_in(tmp_path, audit=slow == "audit", clock=JustBefore(800))
     if slow == "disk":  # Much, so that it is written at once and keeps the disk past the time.
-        books._filled()
+        books._on_full()
     books.sent("orders", [message("a")], is_own=True)
     eventually(lambda: any(r["operation"] == "send" for r in records_in(tmp_path, "operations")))
     books.add_request("orders", Operation.PEEK)

@@ -106,7 +106,7 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
                     each.entity or "?",
                     each.message_id or f"{each.count:,} without id",
                     each.kind,
-                    each.said,
+                    each.trace,
                 )
                 for each in answer.differences[:SHOWN_MAX]
             ],
@@ -117,7 +117,7 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
 
 
 def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
-    counts = [books.sent, *(books.fates.get(fate, 0) for fate in fates)]
+    counts = [books.sent, *(books.statuses.get(fate, 0) for fate in fates)]
     duplicates = f"{books.duplicates:,}"
     if books.duplicates > books.duplicates_explained:
         duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
@@ -133,8 +133,8 @@ def _outage(outage: Outage) -> str:
 
 
 def _remarks(answer: Reconciliation) -> list[str]:
-    remarks = [f"Used: {', '.join(answer.given.names)}."]
-    remarks += answer.given.unproven()
+    remarks = [f"Used: {', '.join(answer.sources.names)}."]
+    remarks += answer.sources.unproven()
     remarks += answer.notes
     hidden = len(answer.differences) - SHOWN_MAX
     if hidden > 0:

@@ -27,7 +27,7 @@ def refused(*arguments: str) -> str:
         (["--used", "many"], "'many' is not a count"),
         (["--from", "yesterday"], "--from 'yesterday' is no time"),
         (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not before --to"),
-        (["--prices", "golden"], "there is no price sheet 'golden'"),
+        (["--prices", "golden"], "'golden' not found"),
         ([], "there is no operations log below"),
     ],
 )

@@ -51,7 +51,7 @@ def test_every_message_has_exactly_one_receipt() -> None:
     ledger = ledger_of(one, two)
     ledger.close([one, two], ReceiptOutcome.DEFERRED, 20, "down")
     assert ledger.is_closed
-    with pytest.raises(LedgerError, match="Message 2 .* receipt"):
+    with pytest.raises(LedgerError, match="Message 2 of"):
         ledger.close([two], ReceiptOutcome.MOVED, 30)
     assert [each.sequence_number for each in ledger.receipts] == [1, 2]
 

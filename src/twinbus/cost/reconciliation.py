@@ -7,7 +7,7 @@
 
 The trace of a message, from its log entries:
 
-    stored in home/x-servicebus-transfer/3 as 812 at 2026-11-16T12:00:01.000Z, completed there at
+    stored in east/x-servicebus-transfer/3 as 812 at 2026-11-16T12:00:01.000Z, completed there at
     2026-11-16T12:00:09.412Z, no receipt; never stored on the primary
 
 Rule 1: every message that was sent has exactly one status.

@@ -1,7 +1,7 @@
 """Which error means what: one table for the primary, one for a backlog queue.
 
 Rule 1: an error is looked up by its class, then by its parents, so that a user's own error
-        inherits the meaning of ours unless a table says otherwise.
+        inherits the meaning of ours unless a table has a row for it.
 Rule 2: an error that is in no table is the caller's: it is raised as it is and diverts nothing.
 """
 
@@ -45,7 +45,7 @@ class PrimaryErrorClass(Enum):
 
 
 class BacklogErrorClass(Enum):
-    """What an error of a backlog queue means for the send that met it (P9)."""
+    """What an error of a backlog queue means for the send that failed (P9)."""
 
     WITHDRAW = auto()
     TRY_ANOTHER = auto()
@@ -104,7 +104,8 @@ class Classifier:
 
     def __post_init__(self) -> None:
         for name in ("primary", "backlog"):
-            check_type(name, getattr(self, name), Mapping, hint="Map error classes to verdicts")
+            hint = "Use a mapping from exception classes to error classes"
+            check_type(name, getattr(self, name), Mapping, hint=hint)
 
     def with_primary(self, rows: Mapping[type[BaseException], PrimaryErrorClass]) -> Classifier:
         """This classifier with some rows of the primary's table replaced or added."""

@@ -70,7 +70,7 @@ def test_idle_links_that_end_are_a_line_of_the_answer() -> None:
     assert made["idle"][0]["receives_if_idle_links_end"] == made["idle"][0]["receives"] == 40
     refused = run("--idle-detach", "0s")
     assert refused.exit_code != 0
-    assert "the time after which idle links end cannot be 0 s" in str(refused.exception)
+    assert "idle link timeout: 0 s" in str(refused.exception)
 
 
 def test_the_answer_for_scripts() -> None:

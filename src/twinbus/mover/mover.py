@@ -2,7 +2,6 @@
 
     Mover --for each queue--> workers           receive a chunk, move it, and again
                           '-> deferred worker   retries deferred messages, once they may be retried
-    move_chunk                                  one chunk of one queue, for other schedulers
 
 Rule 1: any number of movers may run against one backlog (Y5).
 Rule 2: while the primary is unreachable nothing is received: an outage costs nothing.
@@ -30,7 +29,7 @@ from twinbus.mover.planning.stall_detector import STALL_S, StallDetector, stall_
 from twinbus.mover.queue_group import OnFault, QueueGroup
 from twinbus.mover.queue_mover import OnReceipts, QueueMover
 
-__all__ = ["LocalSyphon", "Mover", "MoverOptions", "MoverReport", "OnFault", "move_chunk"]
+__all__ = ["LocalSyphon", "Mover", "MoverOptions", "MoverReport", "OnFault"]
 
 ONCE_WAIT_S: Final = 1.0
 """How long a receive of a single run waits before its queue counts as empty."""
@@ -39,26 +38,6 @@ ONCE_RECEIVES: Final = 2
 # How often deferred messages are checked, in memory: the circuits decide whether one is retried.
 RETRY_INTERVAL_S: Final = 0.5
 STALL_CHECK_S: Final = 1.0
-
-
-async def move_chunk(
-    secondary: Driver,
-    primary: Driver,
-    queue: str,
-    options: MoverOptions,
-    *,
-    wait_s: float = ONCE_WAIT_S,
-) -> list[Receipt]:
-    """Move one chunk of ``queue``: a receipt for every message that was received.
-
-    Raises ServiceError when the queue cannot be read; all later errors are in the receipts.
-    """
-    mover = Mover(secondary, primary, [queue], options)
-    try:
-        deliveries = await mover.queues[0].receive(wait_s=wait_s)
-        return await mover.queues[0].move(deliveries)
-    finally:
-        await mover.close()
 
 
 @dataclass(slots=True)

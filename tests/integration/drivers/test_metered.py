@@ -119,7 +119,7 @@ async def test_trouble_with_the_books_is_none_of_the_calls(
     def broken(*_given: object, **_chosen: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    for name in ("sent", "received", "settled", "happened"):
+    for name in ("sent", "received", "settled", "add_request"):
         monkeypatch.setattr(metered.books, name, broken)
     sender, receiver = metered.driver.sender("orders"), metered.driver.receiver("orders")
     await sender.send([parcel(b"a")], timeout_s=10)

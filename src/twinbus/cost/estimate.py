@@ -1,24 +1,24 @@
-"""What a pair costs before anything has happened, and what an outage will cost (rules C2, C3).
+"""What a pair costs while it is idle, and what an outage would cost (rules C2, C3).
 
-    a detoured message     send to backlog, receive from backlog, send to primary, receive from it
+    a diverted message     send to backlog, receive from backlog, send to primary, receive from it
     an idle syphon         a long poll of every backlog queue, again and again; where the service
                            ends idle links, one more receive each time that happens
     a diverted entity      a ping from every sender, at once and then once an interval
-    a diverted pair        every sender looks at the backlog: one listing, and a peek into each
-                           queue that holds messages
+    a diverted pair        every sender reads the backlog: one listing, and a peek into each queue
+                           that holds messages
 
       0 ......... failover interval ... ping ... ping ... end of the outage ... ping: restored
-      |  suspect  |  diverted                                                       | away_ms
-                  |  look . look ... look ....... look ............... look ....... | and one more
+      |  suspect  |  diverted                                              | diverted_until_ms
+                  |  read . read ... read ....... read ........... read .. | and one more
 
 Rule 1: the amounts do not depend on prices, and the prices do not depend on the amounts.
-Rule 2: what is paid anyway is priced first and what is paid on top afterwards, so that the
-        overhead has the price of the tier in which it really falls.
-Rule 3: in doubt more rather than less: a ping counts although nobody may be there to charge it,
-        a backlog queue counts as empty while the syphon waits for its first message, and as
-        full when a sender looks for its oldest one. (The looks that are made for a level of
-        filling are left out: few queues get half full.)
-Rule 4: the month that went before is priced as the messages are: by the sheet, bytes included.
+Rule 2: operations that are paid in any case are priced first and the additional ones afterwards,
+        so that the overhead has the price of its own tier.
+Rule 3: the estimate is rather too high than too low: a ping counts although an unreachable service
+        may not charge it, a backlog queue counts as empty while the syphon waits for its first
+        message, and as full when a sender reads its oldest one. (Readings for the thresholds
+        ``percent_full`` are not included: few queues get half full.)
+Rule 4: the month before is priced like the messages: by the price sheet, bytes included.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ HOUR_MS: Final = 3_600_000
 PERIOD_HOURS: Final = {"hour": 1, "day": 24, "30 days": 720}
 MONTH_HOURS: Final = 720
 
-# More than anybody has; beyond it a slip is more likely.
+# More than any installation has; a larger number is probably a mistake.
 COUNT_MAX: Final = 1_000_000
 YEAR_MS: Final = 366 * 24 * HOUR_MS
 _LIMITS: Final = {
-    "backlog_queues": ("the number of backlog queues", 1, COUNT_MAX),
-    "poll_ms": ("the time of a poll", 1_000, YEAR_MS),
-    "idle_detach_ms": ("the time after which idle links end", 1_000, YEAR_MS),
-    "rate_per_s": ("the rate per second", 0, 1_000_000_000),
-    # The largest message that any kind of namespace takes.
-    "size_bytes": ("the size of a message", 0, 100 * 1024 * 1024),
-    "outage_ms": ("the outage", 0, YEAR_MS),
-    "entities": ("the number of entities", 1, COUNT_MAX),
-    "senders": ("the number of senders", 1, COUNT_MAX),
-    "syphons": ("the number of syphons", 1, COUNT_MAX),
-    "ping_ms": ("the time between pings", 1_000, YEAR_MS),
-    "failover_ms": ("the failover interval", 0, YEAR_MS),
-    "batch": ("the syphon's batch", 1, COUNT_MAX),
-    "used": ("the number of operations used", 0, UNITS_MAX),
+    "backlog_queues": ("number of backlog queues", 1, COUNT_MAX),
+    "poll_ms": ("poll time", 1_000, YEAR_MS),
+    "idle_detach_ms": ("idle link timeout", 1_000, YEAR_MS),
+    "rate_per_s": ("rate per second", 0, 1_000_000_000),
+    # The largest message that any kind of namespace accepts.
+    "size_bytes": ("message size", 0, 100 * 1024 * 1024),
+    "outage_ms": ("outage duration", 0, YEAR_MS),
+    "entities": ("number of entities", 1, COUNT_MAX),
+    "senders": ("number of senders", 1, COUNT_MAX),
+    "syphons": ("number of syphons", 1, COUNT_MAX),
+    "ping_ms": ("ping interval", 1_000, YEAR_MS),
+    "failover_ms": ("failover interval", 0, YEAR_MS),
+    "batch": ("syphon batch size", 1, COUNT_MAX),
+    "used": ("number of operations used", 0, UNITS_MAX),
 }
 
 _WHAT_IF_SYPHONS: Final = (1, 2, 3, 5, 10)
@@ -84,75 +84,77 @@ _WHAT_IF_POLLS_MS: Final = (60_000, 300_000, 900_000, 1_800_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateInput:
-    """What is asked: a pair, its traffic and an outage."""
+    """A pair, its traffic and an outage."""
 
     backlog_queues: int = 10
     poll_ms: int = 900_000
     """How long the syphon waits at an empty backlog queue (Y3)."""
     idle_detach_ms: int = 600_000
-    """After how long a service that ends idle links does it; Azure's ten minutes."""
+    """After which time a service ends idle links; ten minutes on Azure."""
     rate_per_s: Fraction = Fraction(0)
     """Messages a second, to all entities together."""
     size_bytes: int = 1024
-    """Of a message."""
+    """Size of a message."""
     outage_ms: int = 0
     entities: int = 1
     """Queues and topics that the senders use."""
     senders: int = 1
-    """Processes that have paired: each pings for itself."""
+    """Processes with a pair: each sends its own pings."""
     syphons: int = 1
     ping_ms: int = 60_000
     failover_ms: int = 60_000
     """How long sends must fail before an entity is diverted (P6)."""
     batch: int = 100
-    """Messages in one call of the syphon: fewer calls, not fewer charges."""
+    """Messages in one call of the syphon: it changes the calls, not the charges."""
     used: int | None = None
-    """Billable operations that the month has had already; None for 30 days of this traffic."""
+    """Billable operations of the month so far; None for 30 days of this traffic."""
 
     def __post_init__(self) -> None:
         for name, (label, least, most) in _LIMITS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                shown, low, high = (_shown(name, each) for each in (value, least, most))
-                raise ConfigurationError(f"{label} cannot be {shown}", hint=f"Use {low} to {high}")
+                got, low, high = (_format(name, each) for each in (value, least, most))
+                raise ConfigurationError(
+                    f"Invalid value for {label}: {got}", hint=f"Use {low} to {high}"
+                )
 
     @property
     def grants_per_poll(self) -> int:
-        """Receives that one wait takes where idle links end: each new link has its own credit."""
+        """Receives of one poll where idle links end: each new link has its own credit."""
         return -(-self.poll_ms // self.idle_detach_ms)
 
     @property
     def pings(self) -> int:
-        """How many one sender sends to one entity: the last one brings it home."""
+        """How many pings one sender sends to one entity: the last one restores it."""
         diverted_ms = self.outage_ms - self.failover_ms
         return -(-diverted_ms // self.ping_ms) + 1 if diverted_ms > 0 else 0
 
     @property
-    def away_ms(self) -> int:
-        """Until when messages go to the backlog: the first ping after the outage ends it."""
+    def diverted_until_ms(self) -> int:
+        """Until when sends go to the backlog: the first ping after the outage ends it."""
         return self.failover_ms + (self.pings - 1) * self.ping_ms if self.pings else 0
 
     @property
-    def looks(self) -> int:
-        """How often one sender looks at the backlog (P16): the last one when all is over.
+    def backlog_readings(self) -> int:
+        """How often one sender reads the backlog (P16): the last time after the diversion.
 
-        While messages are left after that it goes on, which depends on the syphon.
+        While the backlog holds messages after that it goes on, which depends on the syphon.
         """
         if not self.pings:
             return 0
         ages_s = BacklogThresholds().age_s if self.messages else ()
-        return polls_within((self.away_ms - self.failover_ms) / 1000, ages_s) + 1
+        return polls_within((self.diverted_until_ms - self.failover_ms) / 1000, ages_s) + 1
 
     @property
     def messages(self) -> int:
-        """That many take the detour.
+        """How many messages are diverted.
 
-        Those of the time before the diversion do too: they are retried until it is decided.
+        Those of the time before the diversion are included: they are retried until it begins.
         """
-        return int(self.rate_per_s * self.away_ms / 1000)
+        return int(self.rate_per_s * self.diverted_until_ms / 1000)
 
 
-def _shown(name: str, value: int | Fraction) -> str:
+def _format(name: str, value: int | Fraction) -> str:
     if name.endswith("_ms"):
         return f"{Decimal(int(value)) / 1000:f} s"
     text = f"{int(value):,}" if value == int(value) else str(value)
@@ -193,13 +195,13 @@ class CostLine:
     kind: CostKind
     amount: Amount
     units: int
-    """Billable operations, by the sheet."""
+    """Billable operations, by the price sheet."""
     cost: Decimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """What waiting costs, outage or not."""
+    """What idle polling costs, with or without an outage."""
 
     period: str
     hours: int
@@ -209,20 +211,20 @@ class Idle:
     """The same where idle links end."""
     detached_cost: Decimal
     base_cost: Decimal
-    """For the time itself, both namespaces."""
+    """The base charge of the period, for both namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageCost:
-    """What the outage costs, and the same time without it."""
+    """What the outage costs, and what the same time costs without it."""
 
     messages: int
-    away_ms: int
+    diverted_until_ms: int
     charges_per_message: int
     lines: tuple[CostLine, ...]
 
     def total(self, *, anyway: bool | None = None) -> tuple[int, Decimal]:
-        """Billable operations and cost of all lines, or of what is (not) paid anyway."""
+        """Billable operations and cost of all lines, or of those that are (not) paid anyway."""
         lines = [
             line for line in self.lines if anyway is None or (line.kind in PAID_ANYWAY) is anyway
         ]
@@ -231,7 +233,7 @@ class OutageCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Another number of syphons, another time of waiting: the idle receives of 30 days."""
+    """Another number of syphons, another poll time: the idle receives of 30 days."""
 
     syphons: int
     poll_ms: int
@@ -241,10 +243,10 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthBefore:
-    """How far into the prices of the month the estimate begins.
+    """The operations and bytes of the month before the outage: they decide on its price tiers.
 
-    An application that sends all the time has used up what is included: to price an outage as if
-    nothing else had happened would show too little.
+    An application that sends all the time has used up the included operations: without them the
+    cost of an outage would be too low.
     """
 
     units: int
@@ -253,7 +255,7 @@ class MonthBefore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """The whole answer."""
+    """The complete estimate."""
 
     plan: EstimateInput
     prices: PriceSheet
@@ -261,11 +263,11 @@ class CostEstimate:
     idle: tuple[Idle, ...]
     outage: OutageCost
     what_if: tuple[WhatIf, ...]
-    """Each number of syphons with each time of waiting, in this order."""
+    """Each number of syphons with each poll time, in this order."""
 
 
 def estimate(plan: EstimateInput, prices: PriceSheet) -> CostEstimate:
-    """What this pair costs while nothing happens, and what this outage will cost."""
+    """What this pair costs while it is idle, and what this outage would cost."""
     before = _month_before(plan, prices)
     return CostEstimate(
         plan=plan,
@@ -278,8 +280,8 @@ def estimate(plan: EstimateInput, prices: PriceSheet) -> CostEstimate:
 
 
 def _month_before(plan: EstimateInput, prices: PriceSheet) -> MonthBefore:
-    """30 days of this traffic, or as much of it as makes the operations that were used."""
-    one = list(_without_detour(plan, 1))
+    """30 days of this traffic, or as much of it as needs ``plan.used`` operations."""
+    one = list(_direct(plan, 1))
     units = sum(prices.billable(operation, amount) for _, operation, amount in one)
     bytes_out = sum(amount.bytes_out for _, _, amount in one)
     if plan.used is None:
@@ -293,7 +295,7 @@ def _month_before(plan: EstimateInput, prices: PriceSheet) -> MonthBefore:
 
 
 def idle_receives(plan: EstimateInput, from_ms: int, to_ms: int) -> int:
-    """Empty receives of all syphons in a part of the time that began at 0."""
+    """Empty receives of all syphons between two times; the syphons started at 0."""
     polls = polls_until(to_ms, plan.poll_ms) - polls_until(from_ms, plan.poll_ms)
     return polls * plan.backlog_queues * plan.syphons
 
@@ -334,27 +336,25 @@ def _what_if(plan: EstimateInput, prices: PriceSheet, before: MonthBefore) -> It
 
 
 def _outage(plan: EstimateInput, prices: PriceSheet, before: MonthBefore) -> OutageCost:
-    lines = tuple(_priced(_operations(plan), prices, before))
-    one = (*_without_detour(plan, 1), *_detour(plan, 1))
+    lines = tuple(_price_operations(_operations(plan), prices, before))
+    one = (*_direct(plan, 1), *_diverted(plan, 1))
     return OutageCost(
         messages=plan.messages,
-        away_ms=plan.away_ms,
+        diverted_until_ms=plan.diverted_until_ms,
         charges_per_message=sum(prices.billable(how, amount) for _, how, amount in one),
         lines=lines,
     )
 
 
-def _without_detour(
-    plan: EstimateInput, count: int
-) -> Iterator[tuple[CostKind, Operation, Amount]]:
-    """What so many messages take anyway; the application receives singly."""
+def _direct(plan: EstimateInput, count: int) -> Iterator[tuple[CostKind, Operation, Amount]]:
+    """The operations of ``count`` messages in any case; the application receives one by one."""
     yield CostKind.SEND_PRIMARY, Operation.SEND, messages_in(count, plan.size_bytes, plan.batch)
     yield CostKind.RECEIVE_PRIMARY, Operation.RECEIVE, messages_out(count, plan.size_bytes)
     yield CostKind.COMPLETE_PRIMARY, Operation.SETTLE, Amount(count, count, 0, 0, 0)
 
 
-def _detour(plan: EstimateInput, count: int) -> Iterator[tuple[CostKind, Operation, Amount]]:
-    """What their detour takes on top; the application sends singly."""
+def _diverted(plan: EstimateInput, count: int) -> Iterator[tuple[CostKind, Operation, Amount]]:
+    """The additional operations of diverted messages; the application sends one by one."""
     yield CostKind.SEND_BACKLOG, Operation.SEND, messages_in(count, plan.size_bytes)
     yield (
         CostKind.RECEIVE_BACKLOG,
@@ -365,30 +365,30 @@ def _detour(plan: EstimateInput, count: int) -> Iterator[tuple[CostKind, Operati
 
 
 def _operations(plan: EstimateInput) -> Iterator[tuple[CostKind, Operation, Amount]]:
-    """What is paid anyway, then the rest (rule 2)."""
-    yield from _without_detour(plan, plan.messages)
+    """What is paid in any case, then the rest (rule 2)."""
+    yield from _direct(plan, plan.messages)
     polls = idle_receives(plan, 0, plan.outage_ms)
     yield CostKind.IDLE_POLLS, Operation.EMPTY_RECEIVE, requests(polls)
-    # Each sender asks for each backlog queue and the first one makes them; then its watch looks
-    # once, whether an earlier process has left anything.
-    found_or_made = plan.backlog_queues * (plan.senders + 1)
-    yield CostKind.PAIRING, Operation.ADMINISTRATION, requests(found_or_made + plan.senders)
+    # Each sender requests each backlog queue and the first one creates them; then each reads the
+    # backlog once, for messages that an earlier process has left.
+    queue_requests = plan.backlog_queues * (plan.senders + 1)
+    yield CostKind.PAIRING, Operation.ADMINISTRATION, requests(queue_requests + plan.senders)
 
-    yield from _detour(plan, plan.messages)
+    yield from _diverted(plan, plan.messages)
     pings = plan.entities * plan.senders * plan.pings
     yield CostKind.PINGS, Operation.PING, messages_in(pings, 0)
-    looks = plan.senders * plan.looks
-    yield CostKind.WATCH, Operation.ADMINISTRATION, requests(looks)
-    shown = looks * min(plan.backlog_queues, plan.messages)
-    yield CostKind.WATCH_PEEKS, Operation.PEEK, messages_out(shown, plan.size_bytes)
+    readings = plan.senders * plan.backlog_readings
+    yield CostKind.WATCH, Operation.ADMINISTRATION, requests(readings)
+    peeks = readings * min(plan.backlog_queues, plan.messages)
+    yield CostKind.WATCH_PEEKS, Operation.PEEK, messages_out(peeks, plan.size_bytes)
 
 
-def _priced(
+def _price_operations(
     operations: Iterable[tuple[CostKind, Operation, Amount]],
     prices: PriceSheet,
     before: MonthBefore,
 ) -> Iterator[CostLine]:
-    """With their costs, one after the other into the month; free settlements are left out."""
+    """The lines with their costs, in the order of the month; without free settlements."""
     used, left = before.units, before.bytes_out
     for kind, operation, amount in operations:
         if operation is Operation.SETTLE and operation not in prices.charged:

@@ -1,23 +1,21 @@
 """The result of a reconciliation as values, and the trace of one message as text.
 
-Do the books of a pair close: the finished answer, as values.
-
     the job on Spark --> Reconciliation --> table, JSON, exit code
 
     sent = delivered + unclaimed + waiting + in backlog + dead-lettered + expired + purged
            + unproven + missing
 
-What the logs say about one message, as a sentence.
+The trace of a message, from its log entries:
 
-    stored in home/x-servicebus-transfer/3 as 812 at 2026-11-16T12:00:01.000Z, completed there at
+    stored in east/x-servicebus-transfer/3 as 812 at 2026-11-16T12:00:01.000Z, completed there at
     2026-11-16T12:00:09.412Z, no receipt; never stored on the primary
 
-Rule 1: every message that was sent has exactly one fate.
-Rule 2: the books close when nothing is missing and nothing unexpected has arrived. A message that
-        arrived twice is counted beside it: it was sent, and it is there. Where no message is named
-        there is nothing to close, and nothing is proven.
-Rule 3: what the given logs cannot show is said, and never called delivered.
-Rule 4: it repeats what was written down and concludes nothing.
+Rule 1: every message that was sent has exactly one status.
+Rule 2: a reconciliation succeeds when no message is missing and none is unexpected. A duplicate is
+        counted separately: it was sent, and it arrived. If the logs name no message, there is no
+        result.
+Rule 3: what the logs do not prove is listed, and never counted as delivered.
+Rule 4: a trace repeats log entries and draws no conclusions.
 """
 
 from __future__ import annotations
@@ -42,36 +40,36 @@ __all__ = [
 
 
 class MessageStatus(StrEnum):
-    """Where a message is. Best first: of several copies the best one is the message's fate."""
+    """Where a message is. Best first: of several copies the best status is that of the message."""
 
     DELIVERED = "delivered"
     """A receiver of the primary completed it, or received and deleted it."""
     UNCLAIMED = "unclaimed"
-    """Its topic took it, and no subscription wanted it."""
+    """Its topic accepted it, and it matched no subscription."""
     WAITING = "waiting"
     """It is on the primary."""
     IN_BACKLOG = "in-backlog"
     DEAD_LETTERED = "dead-lettered"
-    """On the primary or in a backlog queue, and perhaps taken from there since."""
+    """On the primary or in a backlog queue, also if it was removed from there since."""
     EXPIRED = "expired"
     PURGED = "purged"
     """Removed on request: a purge, a cancelled schedule, a deleted entity."""
     UNPROVEN = "unproven"
-    """It went where the given logs do not reach."""
+    """The given logs do not cover it."""
     MISSING = "missing"
 
 
 class DifferenceKind(StrEnum):
-    """What does not add up."""
+    """The kinds of differences."""
 
     MISSING = "missing"
     UNEXPECTED = "unexpected"
     DUPLICATE = "duplicate"
-    """More than one arrived, and no log tells why."""
+    """More copies than messages arrived, and no log explains it."""
 
 
 class AvailableSources(NamedTuple):
-    """Which sources there are."""
+    """Which sources the reconciliation has."""
 
     client: bool = False
     primary: bool = False
@@ -82,31 +80,32 @@ class AvailableSources(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are there, in words."""
-        return tuple(_SOURCES[name] for name, is_there in self._asdict().items() if is_there)
+        """The available sources, in words."""
+        return tuple(_SOURCES[name] for name, has_it in self._asdict().items() if has_it)
 
     def unproven(self) -> tuple[str, ...]:
-        """What the others would have shown."""
-        told = self._asdict()
-        return tuple(sentence for name, sentence in _WITHOUT.items() if not told[name])
+        """What is not proven without the other sources."""
+        available = self._asdict()
+        return tuple(sentence for name, sentence in _WITHOUT.items() if not available[name])
 
 
 _SOURCES: Final = {
-    "client": "the client's audit",
+    "client": "the audit log of the client",
     "primary": "the audit log of the primary",
     "secondary": "the audit log of the secondary",
     "receipts": "receipts",
     "journal": "the journal",
-    "look": "a look at the queues",
+    "look": "the contents of the queues",
 }
 _WITHOUT: Final = {
-    "client": "Without the client's audit a message counts as sent when it was stored: one that "
-    "never was is not missed, and an id that was used twice counts as one message.",
-    "primary": "Without the audit log of the primary nobody knows what became of messages there.",
-    "secondary": "Without the audit log of the secondary only receipts tell what was in the "
+    "client": "Without the audit log of the client a message counts as sent when it was stored: a "
+    "message that was never stored is not missing, and an id that was used twice counts as one "
+    "message.",
+    "primary": "Without the audit log of the primary the status of messages there is unknown.",
+    "secondary": "Without the audit log of the secondary only receipts show what was in the "
     "backlog.",
     "receipts": "Without receipts a second copy is explained by a second send only.",
-    "look": "Without a look at the queues what the logs call waiting is not proven to be there.",
+    "look": "Without --look it is not proven that waiting messages are still in their queues.",
 }
 
 
@@ -116,7 +115,7 @@ class Outage:
 
     begins: datetime
     ends: datetime | None
-    """None: it is still, or the journal ends before."""
+    """None: it is diverted now, or the journal ends earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +124,11 @@ class EntityReconciliation:
 
     entity: str
     sent: int
-    fates: Mapping[MessageStatus, int]
+    statuses: Mapping[MessageStatus, int]
     duplicates: int = 0
-    """Copies that arrived beyond what was sent."""
+    """Copies that arrived in addition to what was sent."""
     duplicates_explained: int = 0
-    """Those that a receipt or a repeated send announced."""
+    """Those that a receipt or a repeated send explains."""
     unexpected: int = 0
     """Messages that arrived and were never sent."""
     without_id: int = 0
@@ -138,13 +137,13 @@ class EntityReconciliation:
 
     @property
     def closes(self) -> bool:
-        return not self.fates.get(MessageStatus.MISSING, 0) and not self.unexpected
+        return not self.statuses.get(MessageStatus.MISSING, 0) and not self.unexpected
 
     def to_json(self) -> dict[str, Any]:
         return {
             "entity": self.entity,
             "sent": self.sent,
-            **{fate.value: self.fates.get(fate, 0) for fate in MessageStatus},
+            **{status.value: self.statuses.get(status, 0) for status in MessageStatus},
             "duplicates": self.duplicates,
             "duplicates_explained": self.duplicates_explained,
             "unexpected": self.unexpected,
@@ -155,14 +154,14 @@ class EntityReconciliation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One message that does not add up; several when they have no id."""
+    """One message that is missing, unexpected or duplicate; several when they have no id."""
 
     entity: str
     message_id: str | None
     kind: DifferenceKind
     count: int
-    said: str
-    """What the logs say about it, to the last."""
+    trace: str
+    """Its log entries, the last ones included."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -170,20 +169,20 @@ class Difference:
             "message_id": self.message_id,
             "kind": self.kind.value,
             "count": self.count,
-            "said": self.said,
+            "said": self.trace,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
-    """The whole answer."""
+    """The complete result."""
 
     pair: str
     """The primary's name, as the backlog queues have it in their paths."""
     begins: datetime | None = None
     ends: datetime | None = None
-    """Exclusive. Messages whose send falls between both; their fates may come later."""
-    given: AvailableSources
+    """Exclusive. Messages that were sent between both; later log entries count, too."""
+    sources: AvailableSources
     entities: tuple[EntityReconciliation, ...]
     differences: tuple[Difference, ...] = ()
     damaged_lines: int = 0
@@ -191,7 +190,7 @@ class Reconciliation:
     lost_lines: int = 0
     """Numbers of lines that are missing; a line that could not be read may be one of them."""
     notes: Sequence[str] = field(default_factory=tuple)
-    """What else is to be known."""
+    """Further remarks."""
 
     @property
     def closes(self) -> bool | None:
@@ -204,8 +203,8 @@ class Reconciliation:
     def sent(self) -> int:
         return sum(each.sent for each in self.entities)
 
-    def count(self, fate: MessageStatus) -> int:
-        return sum(each.fates.get(fate, 0) for each in self.entities)
+    def count(self, status: MessageStatus) -> int:
+        return sum(each.statuses.get(status, 0) for each in self.entities)
 
     @property
     def unexpected(self) -> int:
@@ -216,16 +215,17 @@ class Reconciliation:
         """One sentence."""
         missing, unproven = self.count(MessageStatus.MISSING), self.count(MessageStatus.UNPROVEN)
         if self.closes is None:
-            return f"The logs name no message of {self.pair}: there is nothing to close."
+            return f"No message of {self.pair} found in the logs."
         is_whole = not self.damaged_lines and not self.lost_lines
         end = "." if is_whole else ", as far as the logs can be read."
         if self.closes:
             proven = f", {unproven:,} of them unproven" if unproven else ""
-            return f"The books of {self.pair} close: {self.sent:,} sent{proven}, none missing{end}"
+            result = f"{self.sent:,} sent{proven}, none missing"
+            return f"Reconciliation of {self.pair} succeeded: {result}{end}"
         wrong = [f"{missing:,} missing"] if missing else []
         wrong += [f"{self.unexpected:,} unexpected"] if self.unexpected else []
-        told = f"of {self.sent:,} sent, {' and '.join(wrong)}"
-        return f"The books of {self.pair} do not close: {told}{end}"
+        result = f"of {self.sent:,} sent, {' and '.join(wrong)}"
+        return f"Reconciliation of {self.pair} failed: {result}{end}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -234,8 +234,8 @@ class Reconciliation:
             "to": _iso(self.ends),
             "closes": self.closes,
             "verdict": self.verdict,
-            "sources": list(self.given.names),
-            "unproven": [*self.given.unproven(), *self.notes],
+            "sources": list(self.sources.names),
+            "unproven": [*self.sources.unproven(), *self.notes],
             "damaged_lines": self.damaged_lines,
             "lost_lines": self.lost_lines,
             "entities": [each.to_json() for each in self.entities],
@@ -250,15 +250,15 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 class Trace(NamedTuple):
-    """A stay of a message in one place, or a line about it. Times are Unix milliseconds."""
+    """The time of a message in one queue, or a line about it. Times are Unix milliseconds."""
 
     at_ms: int
     kind: str
     """``sent``, ``stay``, ``receipt``, ``published`` or ``dropped``."""
     place: str
-    """A queue; of a line ``sent`` the backlog queue, or nothing for the primary."""
+    """A queue; of a line ``sent`` the backlog queue, or empty for the primary."""
     number: int | None = None
-    """In its queue; of a line ``published`` how many copies there are."""
+    """The sequence number; of a line ``published`` the number of copies."""
     side: str = ""
     """``primary`` or ``backlog``."""
     last: str = ""
@@ -270,10 +270,10 @@ class Trace(NamedTuple):
 _STAYS: Final = {
     "stored": "",
     "scheduled": ", scheduled",
-    "delivered": ", handed out at {at}",
+    "delivered": ", delivered to a receiver at {at}",
     "completed": ", completed there at {at}",
     "forwarded": ", forwarded to {reason} at {at}",
-    "abandoned": ", given back at {at}",
+    "abandoned": ", abandoned at {at}",
     "deferred": ", deferred at {at}",
     "dead-lettered": ", dead-lettered at {at} ({reason})",
     "expired": ", expired at {at}",
@@ -281,25 +281,25 @@ _STAYS: Final = {
     "cancelled": ", cancelled at {at}",
     "deleted": ", deleted with its entity at {at}",
     "due": ", due at {at}",
-    "seen": ", seen there",
-    "gone": ", and no longer there at {at}",
-    "replaced": ", and its number was given to another message at {at}",
+    "seen": ", found there",
+    "gone": ", no longer there at {at}",
+    "replaced": ", its number assigned to another message at {at}",
 }
 
 
-def describe_trace(traces: Iterable[Trace], given: AvailableSources) -> str:
-    """All of it in one sentence: what was sent, and then what happened, the oldest first."""
+def describe_trace(traces: Iterable[Trace], sources: AvailableSources) -> str:
+    """All log entries of a message as text: sends first, then the others, the oldest first."""
     found = sorted(traces, key=lambda each: (each.kind != "sent", each.at_ms))
     has_receipt = {(each.place, each.number) for each in found if each.kind == "receipt"}
-    parts = [_part(each, has_receipt, given) for each in found]
-    if given.client and not any(each.kind == "sent" for each in found):
-        parts.append("no client says that it sent it")
-    if given.primary and not any(each.side == "primary" for each in found):
+    parts = [_part(each, has_receipt, sources) for each in found]
+    if sources.client and not any(each.kind == "sent" for each in found):
+        parts.append("no client has recorded that it sent it")
+    if sources.primary and not any(each.side == "primary" for each in found):
         parts.append("never stored on the primary")
     return "; ".join(parts)
 
 
-def _part(trace: Trace, has_receipt: set[tuple[str, int | None]], given: AvailableSources) -> str:
+def _part(trace: Trace, has_receipt: set[tuple[str, int | None]], sources: AvailableSources) -> str:
     at = _moment(trace.at_ms)
     match trace.kind:
         case "sent":
@@ -315,13 +315,13 @@ def _part(trace: Trace, has_receipt: set[tuple[str, int | None]], given: Availab
     ending = _STAYS.get(trace.last, f", {trace.last} at {{at}}").format(
         at=_moment(trace.last_ms), reason=trace.reason or "no reason"
     )
-    is_unsigned = (
-        given.receipts
+    lacks_receipt = (
+        sources.receipts
         and trace.side == "backlog"
         and trace.last == "completed"
         and (trace.place, trace.number) not in has_receipt
     )
-    return f"stored in {_place(trace)} at {at}{ending}{', no receipt' if is_unsigned else ''}"
+    return f"stored in {_place(trace)} at {at}{ending}{', no receipt' if lacks_receipt else ''}"
 
 
 def _place(trace: Trace) -> str:

@@ -1,11 +1,11 @@
-"""What an outage, a day or a month has cost: the finished report, as values.
+"""What an outage, a day or a month has cost: the report, as values.
 
     the job on Spark --> CostReport --> table, JSON, CSV, a page with plots
 
-Rule 1: whatever is counted in the totals is counted in exactly one slice: slices add up.
-Rule 2: what the report does not know it says: lines that could not be read, lines that came twice,
-        and runs whose last lines may be missing.
-Rule 3: money is Decimal and is rounded where it is shown, never before.
+Rule 1: everything in the totals is in exactly one slice: slices add up.
+Rule 2: the report states what is missing: lines that could not be read, duplicate lines, and runs
+        whose last lines may be missing.
+Rule 3: money is Decimal and is rounded where it is displayed, never before.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ NO_COST: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricesUsed:
-    """Which sheet the money comes from."""
+    """Which price sheet was used."""
 
     name: str
     currency: str
     source: str
-    """Where its figures were read."""
+    """Where its figures are from."""
     dated: str
-    """When, as YYYY-MM-DD."""
+    """Their date, as YYYY-MM-DD."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One line of the table: so much of it, and what it cost."""
+    """One line of the table: an amount, and what it cost."""
 
     keys: Mapping[str, str]
     """By the words of ``--by``, in their order: entity, namespace, operation, day, hour, source."""
@@ -70,7 +70,7 @@ class KindCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetourCost:
-    """Messages of one pair that went to the backlog, and that left it, in one step of time."""
+    """Diverted messages of one pair: into the backlog and out of it, in one step of time."""
 
     at: datetime
     pair: str
@@ -78,12 +78,12 @@ class DetourCost:
     sent: int
     received: int
     cost: Decimal
-    """Of both: what the same messages would not have cost without the outage."""
+    """Of both: the additional cost of the diversion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCost:
-    """What one pair cost on top of the messages themselves."""
+    """What one pair cost in addition to the messages themselves."""
 
     pair: str
     detoured_messages: int
@@ -100,7 +100,7 @@ class PairCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run of a broker or client that has not closed its log: it runs still, or was killed."""
+    """A run of a broker or client that has not closed its log: it is running, or was killed."""
 
     namespace: str
     run: str
@@ -114,14 +114,14 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What is to be known about the lines that the report was made from."""
+    """How complete the lines are from which the report was computed."""
 
     records: int = 0
     """Lines that were counted."""
     duplicates: int = 0
-    """Lines that were met again, and left out."""
+    """Lines that were found twice; the second is not counted."""
     late: int = 0
-    """Lines that stood in the file of another day, and were counted on their own day."""
+    """Lines in the file of another day; they are counted on their own day."""
     damaged: Mapping[str, int] = field(default_factory=dict)
     """Lines that could not be used, by reason; they are kept in a table of their own."""
     open_runs: tuple[OpenRun, ...] = ()
@@ -133,7 +133,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    """The whole answer."""
+    """The complete report."""
 
     begins: datetime
     ends: datetime
@@ -145,15 +145,15 @@ class CostReport:
     total: Slice
     """Of all slices; its keys are empty."""
     base_cost: Decimal
-    """What is paid for the time itself, whatever happens; not in the total."""
+    """The base charge of the period, which does not depend on operations; not in the total."""
     step_s: int
-    """How long a step of time is in what follows."""
+    """Length of a step of time in the following fields."""
     kinds: tuple[KindCost, ...]
     detours: tuple[DetourCost, ...]
     idle_share: float
     """Empty receives as a share of all billable operations, 0 to 1."""
     idle_cost: Decimal
     entities: tuple[Slice, ...]
-    """The most expensive entities with their namespaces, a dozen at most."""
+    """The most expensive entities with their namespaces, twelve at most."""
     pairs: tuple[PairCost, ...]
     quality: Quality

@@ -1,13 +1,13 @@
-"""What a namespace counts and charges for: operations, in steps of 64 KB (rules C1, C2).
+"""The operations that a namespace counts and charges, in units of 64 KB (rules C1, C2).
 
-    send           messages taken in                ping        taken in and forgotten (M7)
-    receive        messages handed out              peek        messages shown
-    empty-receive  credit that ended unused         settle      decided by a receiver; no unit
+    send           messages accepted                ping        accepted and not stored (M7)
+    receive        messages delivered               peek        messages peeked at
+    empty-receive  credit that ended unused         settle      settled by a receiver; no unit
     management     requests to $management          administration  requests over HTTP
 
 Rule 1: a message of more than 64 KB is several billable units; every message is at least one.
 Rule 2: a batch is charged for its messages: sending them together saves calls, not units.
-Rule 3: an empty receive, a ping and a request to the management are one unit each.
+Rule 3: an empty receive, a ping, and a management or administration request are one unit each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNIT_BYTES: Final = 64 * 1024
 
 
 class Operation(StrEnum):
-    """What was done; the words of the log."""
+    """The kinds of operations, with their names in the log."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -47,10 +47,10 @@ class Operation(StrEnum):
 
 
 class Amount(NamedTuple):
-    """So much of one operation."""
+    """An amount of one operation."""
 
     calls: int
-    """Requests: transfers, grants of messages, management requests."""
+    """Requests: transfers, deliveries of messages, management requests."""
     messages: int
     units: int
     """Billable steps of 64 KB; a message has at least one."""
@@ -82,33 +82,33 @@ def units_of(sizes: Sequence[int]) -> int:
 
 
 def units_between(starts: Sequence[int], first: int, count: int) -> int:
-    """The billable units of messages that lie one behind the other, ``starts`` telling where."""
+    """The billable units of consecutive messages; ``starts`` are their offsets."""
     if starts[first + count] - starts[first] <= UNIT_BYTES:
         return count
     return units_of([starts[i + 1] - starts[i] for i in range(first, first + count)])
 
 
-# -- what is expected, rather than counted ------------------------------------------------
+# -- estimates ----------------------------------------------------------------------------
 
 
 def messages_in(count: int, size: int, batch: int = 1) -> Amount:
-    """So many messages of one size that are taken in, ``batch`` of them with each call."""
+    """``count`` messages of one size that are sent, ``batch`` of them with each call."""
     return Amount(-(-count // batch), count, count * units_of_message(size), count * size, 0)
 
 
 def messages_out(count: int, size: int, batch: int = 1) -> Amount:
-    """So many messages of one size that are handed out."""
+    """``count`` messages of one size that are received."""
     return Amount(-(-count // batch), count, count * units_of_message(size), 0, count * size)
 
 
 def requests(count: int) -> Amount:
-    """So many empty receives or requests to the management: no message in them."""
+    """``count`` empty receives or management requests: no message in them."""
     return Amount(count, 0, count, 0, 0)
 
 
 def polls_until(at_ms: int, poll_ms: int) -> int:
-    """How many long polls have ended by then, when the first began at 0 and nothing comes.
+    """How many long polls have ended by then, when the first began at 0 and no message arrives.
 
-    What ends within a time is the difference of two of these: days add up to their month.
+    The polls of a period are the difference of two of these: days add up to their month.
     """
     return at_ms // poll_ms

@@ -78,7 +78,7 @@ class MeteredSender:
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         await self.inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s)
         with self._meter.harmless:
-            self._meter.happened(self.path, Operation.MANAGEMENT)
+            self._meter.add_request(self.path, Operation.MANAGEMENT)
 
     @property
     def facts(self) -> LinkProperties | None:
@@ -127,7 +127,7 @@ class MeteredReceiver:
     def _count_empty_receive(self) -> None:
         if not self._has_prefetch:
             with self._meter.harmless:
-                self._meter.happened(self.path, Operation.EMPTY_RECEIVE)
+                self._meter.add_request(self.path, Operation.EMPTY_RECEIVE)
 
     def _count_received(self, operation: Operation, found: Sequence[ReceivedMessage]) -> None:
         with self._meter.harmless:
@@ -189,7 +189,7 @@ class MeteredReceiver:
         lost = await self._inner.renew(messages, timeout_s=timeout_s)
         if messages:
             with self._meter.harmless:
-                self._meter.happened(self.path, Operation.MANAGEMENT)
+                self._meter.add_request(self.path, Operation.MANAGEMENT)
         return lost
 
     async def peek(

@@ -4,10 +4,10 @@ state_machine       health of one entity, as one table
 send_decision       one send through a pair, step by step
 error_classifier    which error means what
 backlog_rotation    which backlog queue is used
-backlog_alerts      when the backlog is worth an event
+backlog_alerts      when the state of the backlog causes an event
 backoff             how often something is tried again, and after which pause
 pair_lifecycle      close and fault of the pair
-missing_claims      which claims a syphon turns out to lack
+missing_claims      which claims a syphon lacks
 events              what happened, as values
 """
 

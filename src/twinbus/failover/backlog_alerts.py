@@ -1,24 +1,22 @@
-"""Alerts about the backlog, and how often the backlog is read for them.
+"""Alerts about the backlog: which readings cause an event, and how often the backlog is read.
 
-When the state of the backlog is worth an event: levels, emptiness, and nobody at work.
+    level       passed upwards: an event; it must fall to nine tenths before it can be passed again
+    drained     the backlog held messages and is empty now
+    unattended  messages wait, the oldest of them stays the same one, and nothing is diverted
 
-    level      passed upwards: an event; it must fall to nine tenths before it can be passed again
-    drained    messages were there and none is any more
-    unattended messages wait, the oldest of them stays the same one, and nothing is diverted
-
-How often the backlog is looked at: soon at first, seldom later, and in time for an event.
+The pauses between two readings are short at first, then longer, and end in time for an event:
 
     diverted |15 s| 30 s |  1 min  |    2 min    |      4 min      |     5 min     | 5 min ...
-             look look   look      look          look              look            look
+             read read   read      read          read              read            read
 
-Rule 1: this file reads no clock and asks nobody: readings come in, events go out.
-Rule 2: when the next event is to be expected is said, too: ages grow as time does, and counts go
-        on as they did between the last two readings. So nobody needs to ask often.
-Rule 3: every look costs operations, so the pause between two of them doubles up to a ceiling.
-        What was found out twice is not asked for a third time as soon.
-Rule 4: the pauses begin anew when a diversion begins or ends: then a backlog fills or empties.
-Rule 5: a pause ends when an event is to be expected, and never before the shortest one.
-Rule 6: this file reads no clock.
+Rule 1: this module reads no clock and does no I/O: readings come in, events go out.
+Rule 2: it also returns when the next event is expected: ages grow as time does, and counts are
+        assumed to change as they did between the last two readings. So frequent readings are not
+        needed.
+Rule 3: every reading costs operations, so the pause between two of them doubles up to a maximum.
+Rule 4: the pauses start again with the shortest one when a diversion begins or ends: then a
+        backlog fills or empties.
+Rule 5: a pause ends when an event is expected, and never before the shortest pause is over.
 """
 
 from __future__ import annotations
@@ -64,17 +62,19 @@ class BacklogThresholds:
 
     def __post_init__(self) -> None:
         for name in ("percent_full", "messages", "age_s"):
-            check_type(name, getattr(self, name), tuple, list, hint="Use a tuple, as (80.0, 95.0)")
+            hint = "Use a tuple, for example (80.0, 95.0)"
+            check_type(name, getattr(self, name), tuple, list, hint=hint)
         levels = (*self.percent_full, *self.messages, *self.age_s, self.unattended_s)
         if not all(is_number(level) and level > 0 for level in levels):
             raise ConfigurationError(
-                "a threshold of the backlog is not above 0", hint="Leave out what you do not need"
+                f"Every backlog threshold must be a number greater than 0, got {levels!r:.200}",
+                hint="Remove the thresholds that you do not need",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """What one backlog queue holds; None where nobody may know."""
+    """What one backlog queue holds; None where the value could not be read."""
 
     queue: str
     messages: int | None = None
@@ -83,7 +83,7 @@ class QueueSnapshot:
     oldest: int | None = None
     """The sequence number of the oldest message; None when there is none."""
     is_known: bool = True
-    """Whether anybody could look."""
+    """Whether the queue could be read."""
 
 
 @dataclass(slots=True)
@@ -101,25 +101,25 @@ class BacklogAlerts:
 
     thresholds: BacklogThresholds = field(default_factory=BacklogThresholds)
     holds_messages: bool = False
-    """Whether there are any, as far as is known."""
+    """Whether there are any, by the last readings."""
     expected_s: float = inf
-    """When the next event is to be expected, as far as the last readings tell."""
+    """When the next event is expected, by the last readings; infinity for none."""
     _above: set[tuple[str, str, float]] = field(default_factory=set)
     _stays: dict[str, _Stay] = field(default_factory=dict)
     _before: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    """When a value was last read, and what it was; by queue and by what it tells."""
+    """When a value was last read, and what it was; by queue and kind of value."""
 
     def observe(
         self, readings: Sequence[QueueSnapshot], now_s: float, *, is_diverted: bool
     ) -> list[Event]:
-        """What the readings of all queues, taken together, are worth telling."""
+        """The events that the readings of all queues, taken together, cause."""
         events: list[Event] = []
         self.expected_s = inf
         for reading in readings:
             events += self._levels(reading, now_s)
         events += self._unattended(readings, now_s, is_diverted=is_diverted)
         held, is_certain = self.holds_messages, all(one.is_known for one in readings)
-        # What was there is there until somebody has seen that it is not.
+        # Messages that were there are assumed to be there until every queue was read as empty.
         self.holds_messages = any(map(_holds, readings)) or (held and not is_certain)
         if held and not self.holds_messages:
             events.append(BacklogDrained(now_s))
@@ -171,8 +171,7 @@ class BacklogAlerts:
     def _unattended(
         self, readings: Sequence[QueueSnapshot], now_s: float, *, is_diverted: bool
     ) -> list[Event]:
-        """While something is diverted nobody could bring its messages home: that time does not
-        count."""
+        """While an entity is diverted its messages cannot be moved: that time does not count."""
         stuck = [
             reading
             for reading in readings
@@ -210,11 +209,11 @@ def _holds(reading: QueueSnapshot) -> bool:
 
 
 WATCH_INTERVAL_S: Final = 15.0
-# Nobody who reads an event about a backlog of hours minds five minutes. With ten queues, and
+# For a backlog of hours, an event that is five minutes late is soon enough. With ten queues, and
 # messages in all of them, that is 132 operations an hour from each process that sends.
 WATCH_INTERVAL_S_MAX: Final = 300.0
 GROWTH: Final = 2
-# Clocks and rates are not exact: a look a moment too soon would have to be made again.
+# Clocks and rates are not exact: a reading slightly too early would have to be repeated.
 EVENT_MARGIN_S: Final = 1.0
 
 
@@ -242,10 +241,10 @@ class PollingPace:
 
 
 def polls_within(span_s: float, events_s: Sequence[float] = ()) -> int:
-    """How many looks begin in a time whose first moment has one. ``events_s`` are the moments of
-    expected events, on the same clock."""
-    pace, looks, at_s = PollingPace(), 0, 0.0
+    """How many readings begin in ``span_s``, the one at its start included. ``events_s`` are the
+    times of expected events, on the same clock."""
+    pace, polls, at_s = PollingPace(), 0, 0.0
     while at_s < span_s:
-        looks += 1
+        polls += 1
         at_s += pace.pause_s(min((each - at_s for each in events_s if each > at_s), default=inf))
-    return looks
+    return polls

@@ -5,12 +5,13 @@
     half-open --succeeds--> in rotation        half-open --fails--> withdrawn, for longer
 
 Rule 1: a sender picks a queue at random once and keeps it (P8): its ``QueueAffinity`` remembers.
-Rule 2: a withdrawal is known to all senders at once, because there is one rotation in a pair.
+Rule 2: a withdrawal applies to all senders at once, because a pair has one rotation.
 Rule 3: a throttled queue stays in the rotation; it is only the last choice for a while (F2).
-        One that refuses what another takes is withdrawn with its reason (P20). It may take other
-        messages in between, so that its pauses grow all the same.
-Rule 4: pauses grow to spare senders that have another queue. With none left in the rotation each
-        queue is tried again after the shortest pause: nobody else takes the messages.
+        One that refuses a message that another accepts is withdrawn with its reason (P20). It may
+        accept other messages in between; its pauses grow nevertheless.
+Rule 4: pauses grow for the benefit of senders that have another queue. With none left in the
+        rotation each queue is tried again after the shortest pause: no other queue accepts the
+        messages.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from twinbus.failover.events import BacklogQueueReinstated, BacklogQueueWithdraw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationPolicy:
-    """How long a queue that failed is left alone."""
+    """How long a queue that failed stays withdrawn."""
 
     pause_s: float = 2.0
     pause_s_max: float = 60.0
     """The pause doubles with every failure in a row up to this, while another queue works."""
     forgotten_s: float = 600.0
-    """After so long a refusal no longer makes the next pause longer."""
+    """After this time a refusal no longer makes the next pause longer."""
     busy_s: float = 10.0
-    """A throttled queue asks for at least this long (F2)."""
+    """The shortest time for which a throttled queue is avoided (F2)."""
 
     def __post_init__(self) -> None:
         for name in ("pause_s", "pause_s_max", "busy_s"):
             if not is_number(getattr(self, name)) or getattr(self, name) < 0:
                 raise ConfigurationError(
-                    f"{name} must be a number from 0, got {getattr(self, name)!r:.40}",
-                    hint="Use seconds",
+                    f"Invalid value for {name}: {getattr(self, name)!r:.40}",
+                    hint="Use a number of seconds, 0 or more",
                 )
 
 
@@ -62,12 +63,12 @@ class _BacklogQueueState:
     """The last time."""
     failures: int = 0
     refusals: int = 0
-    """Of what another queue took; not forgotten when it takes something."""
+    """Of messages that another queue accepted; not reset when this queue accepts one."""
     refused_s: float = float("-inf")
     reason: str = ""
     """Why it was withdrawn."""
-    took_s: float = float("-inf")
-    """When it last took a message."""
+    accepted_s: float = float("-inf")
+    """When it last accepted a message."""
     is_probed: bool = False
     busy_until_s: float = float("-inf")
 
@@ -88,7 +89,7 @@ class BacklogRotation:
         self._queue_states = {queue: _BacklogQueueState(queue) for queue in queues}
 
     def add(self, queues: Sequence[str]) -> None:
-        """Queues that were found after the pair was made (P19)."""
+        """Add queues that were found after the pair was created (P19)."""
         for queue in queues:
             self._queue_states.setdefault(queue, _BacklogQueueState(queue))
 
@@ -98,7 +99,7 @@ class BacklogRotation:
 
     @property
     def withdrawn(self) -> tuple[str, ...]:
-        """Those that nobody uses now, half-open ones included."""
+        """The queues that senders do not use now, half-open ones included."""
         return tuple(
             one.queue for one in self._queue_states.values() if one.withdrawn_until_s is not None
         )
@@ -115,12 +116,13 @@ class BacklogRotation:
         rng: Random,
         *,
         avoid: Collection[str] = (),
-        is_question: bool = False,
+        has_refusal: bool = False,
     ) -> BacklogQueueChoice | None:
         """The queue for the next attempt of this sender, or None when there is none now.
 
-        ``avoid`` holds the queues that this send has tried already. With ``is_question`` one of
-        them has refused the message, and the best to ask is the one that took a message last.
+        ``avoid`` holds the queues that this send has tried already. With ``has_refusal`` one of
+        them has refused the message; the best one to compare with is the queue that was the last
+        to accept a message.
         """
         due = [one for one in self._queue_states.values() if self._is_due(one, now_s)]
         usable = [
@@ -131,24 +133,25 @@ class BacklogRotation:
             and one.busy_until_s <= now_s
         ]
         if due and not (avoid and usable):
-            # The first send after the pause pays for the question; the others go on as before.
-            # It pays once: with many silent queues its time would be gone before a good one.
+            # The first send after the pause tries the queue; the others go on as before. It tries
+            # one such queue only: with many silent ones its time would be used up before it
+            # reaches one that works.
             probed = rng.choice(due)
             probed.is_probed = True
             return BacklogQueueChoice(probed.queue, is_probe=True)
         if not usable:
             return None
-        if is_question:
-            latest_s = max(one.took_s for one in usable)
+        if has_refusal:
+            latest_s = max(one.accepted_s for one in usable)
             return BacklogQueueChoice(
-                rng.choice([one for one in usable if one.took_s == latest_s]).queue
+                rng.choice([one for one in usable if one.accepted_s == latest_s]).queue
             )
         queue = _keep_or_pick(affinity, usable, rng)
         return None if queue is None else BacklogQueueChoice(queue)
 
     def expect(self, affinity: QueueAffinity, now_s: float, rng: Random) -> str | None:
         """The queue that this sender will use unless something changes: for opening its link
-        before it is needed. It asks after no withdrawn queue."""
+        before it is needed. Withdrawn queues are not tried."""
         usable = [
             one
             for one in self._queue_states.values()
@@ -157,7 +160,7 @@ class BacklogRotation:
         return _keep_or_pick(affinity, usable, rng)
 
     def next_chance_s(self) -> float | None:
-        """When a queue can be tried again, or None when that depends on somebody who asks."""
+        """When a queue can be tried again, or None while other sends try all that are left."""
         times = [
             one.busy_until_s if one.withdrawn_until_s is None else self._due_s(one)
             for one in self._queue_states.values()
@@ -166,11 +169,11 @@ class BacklogRotation:
         return min(times, default=None)
 
     def succeeded(self, queue: str, now_s: float) -> list[Event]:
-        """The queue took a message; also a late answer proves that it lives."""
+        """The queue accepted a message; a late answer also proves that it works."""
         one = self._queue_states[queue]
         one.is_probed = False
         one.failures = 0
-        one.took_s = now_s
+        one.accepted_s = now_s
         if one.withdrawn_until_s is None:
             return []
         one.withdrawn_until_s = None
@@ -179,12 +182,12 @@ class BacklogRotation:
     def failed(
         self, queue: str, now_s: float, reason: str, *, is_probe: bool, is_refusal: bool = False
     ) -> list[Event]:
-        """The queue did not take a message, with ``is_refusal`` one that another queue took:
-        nobody tries it for a while."""
+        """The queue did not accept a message, with ``is_refusal`` one that another queue accepted:
+        no send tries it for a while."""
         one = self._queue_states[queue]
         was_withdrawn = one.withdrawn_until_s is not None
         if was_withdrawn and not is_probe:
-            return []  # Attempts that were under way when another one had it withdrawn.
+            return []  # Attempts that were in progress when another one withdrew the queue.
         one.is_probed = False
         doublings = max(one.failures, self._refusals(one, now_s) if is_refusal else 0)
         pause_s = min(self._policy.pause_s * 2.0**doublings, self._policy.pause_s_max)
@@ -195,19 +198,19 @@ class BacklogRotation:
         return [] if was_withdrawn else [BacklogQueueWithdrawn(queue, now_s, reason)]
 
     def _refusals(self, one: _BacklogQueueState, now_s: float) -> int:
-        """How many there were before this one."""
+        """How many refusals there were before this one."""
         before = one.refusals if now_s - one.refused_s < self._policy.forgotten_s else 0
         one.refusals, one.refused_s = min(before + 1, 32), now_s
         return before
 
     def throttled(self, queue: str, now_s: float, *, is_probe: bool) -> list[Event]:
-        """The queue is there and asks for time: it answers, so it is not withdrawn."""
+        """The queue is throttled: it responds, so it is not withdrawn."""
         one = self._queue_states[queue]
         one.busy_until_s = now_s + self._policy.busy_s
         return self.succeeded(queue, now_s) if is_probe else []
 
     def release(self, choice: BacklogQueueChoice) -> None:
-        """The send that was to try this queue was cancelled: somebody else may ask."""
+        """The send that was to try this queue was cancelled: another send may try it."""
         if choice.is_probe:
             self._queue_states[choice.queue].is_probed = False
 

@@ -1,11 +1,11 @@
-"""How often something is tried again, and after which pause.
+"""How often an operation is tried again, and after which pause.
 
-How often, and after how long, a send is tried again at the primary (F6).
+RetryPolicy    sends to the primary (F6)
+Backoff        attempts at a destination that failed, with pauses that grow
 
-All retries are here: drivers make one attempt. The names and defaults are those of the Azure SDK,
-so that a paired sender waits as an unpaired one would.
-
-Pauses that grow from failure to failure.
+Rule 1: all retries of a send are decided here: drivers make one attempt.
+Rule 2: names and defaults of RetryPolicy are those of the Azure SDK, so that a paired sender waits
+        as an unpaired one would.
 """
 
 from __future__ import annotations
@@ -33,15 +33,21 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if type(self.retry_total) is not int or not 0 <= self.retry_total <= 1_000:
-            raise ConfigurationError("retry_total is not from 0 to 1000", hint="3 is the default")
-        for seconds in (self.retry_backoff_factor, self.retry_backoff_max):
+            raise ConfigurationError(
+                f"Invalid value for retry_total: {self.retry_total!r:.40}",
+                hint="Use a whole number from 0 to 1000; the default is 3",
+            )
+        for name in ("retry_backoff_factor", "retry_backoff_max"):
+            seconds = getattr(self, name)
             if not is_number(seconds) or seconds < 0:
                 raise ConfigurationError(
-                    "a retry back-off is not a number from 0 up", hint="Use seconds from 0 up"
+                    f"Invalid value for {name}: {seconds!r:.40}",
+                    hint="Use a number of seconds, 0 or more",
                 )
         if self.retry_mode not in ("exponential", "fixed"):
             raise ConfigurationError(
-                f"retry_mode is {self.retry_mode!r:.40}", hint="Use 'exponential' or 'fixed'"
+                f"Invalid value for retry_mode: {self.retry_mode!r:.40}",
+                hint="Use 'exponential' or 'fixed'",
             )
 
     def delay_s(self, retry: int, rng: Random) -> float:
@@ -53,28 +59,29 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long a destination is left alone."""
+    """How long no message is sent to a destination that failed."""
 
     first_s: float = 1.0
     """The pause after the first failure; it doubles with each probe that fails."""
     last_s: float = 60.0
-    """The longest pause, and so about how late a recovery can be noticed."""
+    """The longest pause, and so about how late a recovery can be detected."""
     gone_grace_s: float = 600.0
     """How long a destination may be missing before its messages are dead-lettered."""
 
     def __post_init__(self) -> None:
         if not 0 < self.first_s <= self.last_s:
             raise ConfigurationError(
-                f"pauses from {self.first_s!r} to {self.last_s!r} seconds make no sense",
-                hint="Use a first pause above 0 and a last one that is not shorter",
+                f"Invalid values for first_s and last_s: {self.first_s!r} and {self.last_s!r}",
+                hint="Use seconds: first_s greater than 0, last_s not less than first_s",
             )
         if not self.gone_grace_s >= 0:
             raise ConfigurationError(
-                f"gone_grace_s is {self.gone_grace_s!r}", hint="Use seconds, 0 for none"
+                f"Invalid value for gone_grace_s: {self.gone_grace_s!r}",
+                hint="Use seconds, 0 or more",
             )
 
     def pause_s(self, failure_count: int, random: Random) -> float:
-        """The pause after so many failures in a row, a fifth shorter or longer by chance."""
+        """The pause after this many failures in a row, up to a fifth shorter or longer."""
         # 2**30 first pauses are longer than any last one; beyond that floats overflow.
         doubled = self.first_s * 2.0 ** min(failure_count - 1, 30)
         return min(self.last_s, doubled) * random.uniform(0.8, 1.2)

@@ -1,8 +1,8 @@
 """Which error means what: one table for the primary, one for a backlog queue.
 
 Rule 1: an error is looked up by its class, then by its parents, so that a user's own error
-        inherits the meaning of ours unless a table says otherwise.
-Rule 2: what no table knows is the caller's business: it is raised as it is and diverts nothing.
+        inherits the meaning of ours unless a table has a row for it.
+Rule 2: an error that is in no table is the caller's: it is raised as it is and diverts nothing.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class PrimaryErrorClass(Enum):
 
 
 class BacklogErrorClass(Enum):
-    """What an error of a backlog queue means for the send that met it (P9)."""
+    """What an error of a backlog queue means for the send that failed (P9)."""
 
     WITHDRAW = auto()
     TRY_ANOTHER = auto()
     ASK_ANOTHER = auto()
-    """It is about this queue, or about the message: the answer of one other queue tells (P20)."""
+    """It concerns this queue, or the message: the answer of one other queue decides (P20)."""
     GIVE_UP = auto()
-    """Another queue would answer the same: never hop with such a message (P13)."""
+    """Another queue would answer the same: such a message is not tried elsewhere (P13)."""
 
 
 PRIMARY_ERRORS: Final[Mapping[type[BaseException], PrimaryErrorClass]] = MappingProxyType(
@@ -93,7 +93,7 @@ BACKLOG_ERRORS: Final[Mapping[type[BaseException], BacklogErrorClass]] = Mapping
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """The two tables; give your own rows to change what counts."""
+    """The two tables; pass your own rows to change the class of an error."""
 
     primary: Mapping[type[BaseException], PrimaryErrorClass] = field(
         default_factory=lambda: PRIMARY_ERRORS
@@ -104,7 +104,8 @@ class Classifier:
 
     def __post_init__(self) -> None:
         for name in ("primary", "backlog"):
-            check_type(name, getattr(self, name), Mapping, hint="Map classes of errors to verdicts")
+            hint = "Use a mapping from exception classes to error classes"
+            check_type(name, getattr(self, name), Mapping, hint=hint)
 
     def with_primary(self, rows: Mapping[type[BaseException], PrimaryErrorClass]) -> Classifier:
         """This classifier with some rows of the primary's table replaced or added."""
@@ -112,13 +113,13 @@ class Classifier:
 
     def at_primary(self, error: BaseException, *, credential_worked: bool) -> PrimaryErrorClass:
         """OUTAGE, THROTTLED or CALLER."""
-        verdict = next(
+        error_class = next(
             (self.primary[kind] for kind in type(error).__mro__ if kind in self.primary),
             PrimaryErrorClass.CALLER,
         )
-        if verdict is PrimaryErrorClass.CREDENTIAL:
+        if error_class is PrimaryErrorClass.CREDENTIAL:
             return PrimaryErrorClass.OUTAGE if credential_worked else PrimaryErrorClass.CALLER
-        return verdict
+        return error_class
 
     def at_backlog(self, error: BaseException) -> BacklogErrorClass:
         return next(

@@ -1,6 +1,6 @@
-"""What happens in a pair, as values: read live, kept in the journal, shown to operators.
+"""What happens in a pair, as values: for ``events()``, the journal and the log.
 
-Rule 1: every transition is one event (P16), with the moment on the core's clock and a reason.
+Rule 1: every transition is one event (P16), with its time on the clock of the pair and a reason.
 Rule 2: ``PingPrimary`` is not an event but work to do; it is the only such value here.
 """
 
@@ -16,15 +16,15 @@ REASON_CHARACTERS_MAX: Final = 300
 REFUSAL_ADVICE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "not found": "Create the entity, or correct its name in the application.",
-        "unauthorized": "Give the application a key that may send to the entity, and restart it: "
-        "its messages wait in the backlog until a syphon brings them home.",
+        "unauthorized": "Give the application a key with the Send claim for the entity, and "
+        "restart it. Its messages stay in the backlog until a syphon moves them.",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PingPrimary:
-    """Ask the primary entity whether it is back; answer with ``Failover.ping_answered``."""
+    """Send a ping to the entity; pass its result to ``EntityFailover.ping_answered``."""
 
     path: str
     epoch: int
@@ -72,8 +72,8 @@ class PingFailed:
 
 @dataclass(frozen=True, slots=True)
 class PingRefused:
-    """The primary can be contacted, and will never take the messages of this diverted entity as
-    things are (P23). For each diversion and each ``refusal`` at once, then once an hour."""
+    """The primary is reachable and refuses the messages of this diverted entity until an operator
+    acts (P23). Reported at once for each diversion and each ``refusal``, then once an hour."""
 
     path: str
     at_s: float
@@ -81,7 +81,7 @@ class PingRefused:
     """``not found`` or ``unauthorized``."""
     reason: str = ""
     advice: str = field(init=False)
-    """What an operator can do about it: nobody else will, and callers see no error."""
+    """What an operator can do about it; callers get no error."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "advice", REFUSAL_ADVICE.get(self.refusal, ""))
@@ -107,7 +107,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class EntityHeld:
-    """The entity stays where it is until somebody says otherwise."""
+    """The entity stays on the primary or on the backlog until an operator ends the hold."""
 
     path: str
     at_s: float
@@ -117,7 +117,7 @@ class EntityHeld:
 
 @dataclass(frozen=True, slots=True)
 class BacklogQueueWithdrawn:
-    """No sender of the factory uses this backlog queue until it was tried again."""
+    """No sender of the factory uses this backlog queue until one more attempt at it succeeds."""
 
     queue: str
     at_s: float
@@ -132,7 +132,7 @@ class BacklogQueueReinstated:
 
 @dataclass(frozen=True, slots=True)
 class BacklogExhaustedEvent:
-    """A send found every backlog queue withdrawn, and its caller got an error."""
+    """Every backlog queue was withdrawn, and the caller of a send got an error."""
 
     path: str
     at_s: float
@@ -141,7 +141,7 @@ class BacklogExhaustedEvent:
 
 @dataclass(frozen=True, slots=True)
 class BacklogUnreachable:
-    """The pair has no backlog yet: sends go to the primary and cannot be diverted (P19)."""
+    """The pair has no backlog queue yet: sends go to the primary and cannot be diverted (P19)."""
 
     at_s: float
     reason: str
@@ -149,7 +149,7 @@ class BacklogUnreachable:
 
 @dataclass(frozen=True, slots=True)
 class BacklogReady:
-    """The secondary answered after all: the pair is complete (P19)."""
+    """The secondary has become reachable: the pair is complete (P19)."""
 
     at_s: float
     queues: int
@@ -157,15 +157,15 @@ class BacklogReady:
 
 @dataclass(frozen=True, slots=True)
 class PossibleDuplicate:
-    """An attempt had no clear answer and the message went another way too."""
+    """An attempt was ambiguous and the message was sent again, to the same entity or another."""
 
     path: str
     at_s: float
     first: str
-    """Where the first unclear attempt went: the path itself or a backlog queue."""
+    """Where the first ambiguous attempt went: the path itself or a backlog queue."""
     message_ids: tuple[str, ...] = field(default=())
     attempts: int = 1
-    """How many attempts had no clear answer: so many further copies may arrive."""
+    """How many attempts were ambiguous: as many further copies may arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class BacklogThresholdCrossed:
 
 @dataclass(frozen=True, slots=True)
 class BacklogUnattended:
-    """Messages wait in the backlog and none has left for a while: is a syphon running? (Y7)"""
+    """Messages wait in the backlog and none was moved for a while: is a syphon running? (Y7)"""
 
     at_s: float
     messages: int
@@ -192,7 +192,7 @@ class BacklogUnattended:
 
 @dataclass(frozen=True, slots=True)
 class SyphonStalled:
-    """Messages wait, the syphon of this process runs, and none has come home for a while."""
+    """Messages wait, the syphon of this process runs, and it has moved none for a while."""
 
     at_s: float
     reason: str
@@ -201,7 +201,7 @@ class SyphonStalled:
 @dataclass(frozen=True, slots=True)
 class ClaimMissing:
     """The syphon of this process may not receive from a backlog queue, or not send to a
-    destination: what waits there stays until it may."""
+    destination: the messages there stay in the backlog until it may."""
 
     at_s: float
     namespace: str
@@ -212,7 +212,7 @@ class ClaimMissing:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """The syphon of this process gave up on messages; each is in the dead-letter queue of its
+    """The syphon of this process dead-lettered messages; each is in the dead-letter queue of its
     backlog queue, with a reason."""
 
     at_s: float
@@ -221,8 +221,8 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class ForeignMessages:
-    """The syphon of this process left messages alone that belong to another primary of the same
-    name, whose pair uses the same backlog queues (P21). Told once for each such primary."""
+    """The syphon of this process did not move messages that belong to another primary of the same
+    name, whose pair uses the same backlog queues (P21). Reported once for each such primary."""
 
     at_s: float
     owner: str
@@ -247,7 +247,7 @@ class FactoryClosedEvent:
 
 @dataclass(frozen=True, slots=True)
 class FactoryFaultedEvent:
-    """A factory of the pair was given up."""
+    """A factory of the pair has faulted."""
 
     side: str
     at_s: float
@@ -283,5 +283,5 @@ Event: TypeAlias = (
 
 
 def error_summary(error: BaseException) -> str:
-    """An error as the reason of an event: one line, of a length that a log can bear."""
+    """An error as the reason of an event: one line of at most REASON_CHARACTERS_MAX."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:REASON_CHARACTERS_MAX]

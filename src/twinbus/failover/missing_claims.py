@@ -1,5 +1,5 @@
-"""Which claims a syphon turns out to lack while it works: each is reported once, and once more
-when it is missing again after it was there (P18)."""
+"""Which claims a syphon lacks, as its requests show: each is reported once, and again when it is
+missing after it was present (P18)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEND = "Send"
 
 
 class ClaimMonitor:
-    """Remembers what was reported."""
+    """Remembers which missing claims were reported."""
 
     def __init__(self) -> None:
         self._missing: set[tuple[str, str]] = set()

@@ -4,7 +4,7 @@
       one faults     the other is faulted at once, the syphon stops
       one closes     the other must be closed within 5 s, or it is faulted
     not hosting it
-      each factory goes its own way; closing the primary ends the pings
+      the factories are independent; closing the primary ends the pings
 
 Rule 1: closing the primary of a hosting pair closes the secondary too (L2): it is stopped first,
         after the current chunk.
@@ -37,7 +37,7 @@ class FactoryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StopPings:
-    """No more pings: the primary is gone."""
+    """No more pings: the primary was closed or has faulted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ Effect: TypeAlias = StopPings | StopSyphon | CloseFactory | FaultFactory
 
 
 class PairLifecycle:
-    """Knows which side still stands, and what its end means for the other."""
+    """Tracks the state of both sides, and what the end of one means for the other."""
 
     def __init__(self, *, hosts_syphon: bool) -> None:
         self.hosts_syphon = hosts_syphon
@@ -81,13 +81,13 @@ class PairLifecycle:
         return effects
 
     def faulted(self, side: Side, now_s: float, reason: str) -> list[Effect]:
-        """A side cannot go on."""
+        """A side has failed for good."""
         if not self._ends(side, FactoryState.FAULTED):
             return []
         effects = self._stops(side)
         if self.hosts_syphon and self.states[side.other] is FactoryState.OPEN:
-            # First, because a syphon takes its time to stop and this is to happen at once.
-            fault = FaultFactory(side.other, f"its {side.value} has faulted: {reason}")
+            # First, because a syphon needs time to stop and the fault must take effect at once.
+            fault = FaultFactory(side.other, f"the {side.value} has faulted: {reason}")
             effects.insert(0, fault)
         return effects
 
@@ -102,11 +102,11 @@ class PairLifecycle:
         return [
             FaultFactory(
                 side,
-                f"its {side.other.value} was closed and it was still open "
+                f"the {side.other.value} was closed, and the {side.value} was still open "
                 f"{CLOSE_WINDOW_S:g} s later",
             )
-            for side, standing in self.states.items()
-            if standing is FactoryState.OPEN
+            for side, state in self.states.items()
+            if state is FactoryState.OPEN
         ]
 
     def _ends(self, side: Side, state: FactoryState) -> bool:

@@ -1,35 +1,33 @@
 """One send through a pair, step by step, and how its time is split.
 
-How the time of one send is split between the primary and the backlog (P10).
+    step() returns what to do next        answered() takes the result
+    SendToPrimary   --> accepted: the end     error: by the classifier, below
+    SendToBacklog   --> accepted: the end     error: another queue, or the end
+    Wait            --> until that time, or until the entity's health changes
+    SendSucceeded, SendFailed                 the end: return to the caller, or raise
+
+The time of a send is split between the primary and the backlog (P10):
 
     start ................................ primary_end ............ end
     |<---------- attempts at the primary ---------->|<-- reserve -->|
 
-A quarter of the time, at least a second, is kept for the backlog, so that the send which finds
-the outage still gets its message away.
-
-One send through a pair, step by step.
-
-    step() says what to do next           answered() says what came of it
-    SendToPrimary   --> ok: done              error: by the classifier, below
-    SendToBacklog   --> ok: done              error: another queue, or give up
-    Wait        --> until then, or until the entity's health changes
-    Done, Fail  --> tell the caller
+A quarter of the time, at least a second, is kept for the backlog, so that the send which detects
+the outage can still divert its message.
 
     primary error: CALLER     raise it
                    THROTTLED  wait 10 s or more, send again, never divert (F2)
                    OUTAGE     retry while the policy and the time allow; then it counts, and if
-                              that diverts the entity, this very send goes to the backlog (P10).
+                              that diverts the entity, the same send goes to the backlog (P10).
                               With an interval of 0 the first send that fails retries for all,
-                              and the others wait for what comes of it (P25)
-                   interrupted  the entity was diverted meanwhile: on to the backlog (P22)
-    backlog error: a refusal of the message is asked about at one other queue: if that takes it,
-                   the first is withdrawn; if that refuses it, too, the caller hears of it (P20)
+                              and the others wait for its result (P25)
+                   interrupted  the entity was diverted meanwhile: send to the backlog (P22)
+    backlog error: a queue refuses the message: one other queue is tried. If that accepts it, the
+                   first is withdrawn; if that refuses it too, the caller gets the error (P20)
 
-Rule 1: a send that an entity's health sends away never touches the primary (P8).
-Rule 2: the caller sees an error only if no place is known to have taken the message.
-Rule 3: an attempt without a clear answer is remembered: if the message then goes another way, it
-        may arrive twice, and that is an event.
+Rule 1: a send to a diverted entity never contacts the primary (P8).
+Rule 2: the caller gets an error only if no namespace is known to have accepted the message.
+Rule 3: an ambiguous attempt is remembered: if the message is then sent again, it may arrive twice,
+        and that is an event.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ from twinbus.failover.events import BacklogExhaustedEvent, Event, PossibleDuplic
 from twinbus.failover.state_machine import CONFIRM_S, EntityFailover, Health
 
 SEND_TIMEOUT_S: Final = 60.0
-"""How long a send may take when the caller says nothing (F6)."""
+"""How long a send may take when the caller sets no timeout (F6)."""
 RESERVE_SHARE: Final = 0.25
 RESERVE_S_MIN: Final = 1.0
-# A caller with less than two seconds gets half for each: the whole of it for the backlog would
-# mean that the primary is never tried.
+# With a timeout of less than two seconds each gets half: with all of it reserved for the backlog
+# the primary would never be tried.
 RESERVE_SHARE_MAX: Final = 0.5
 
 
@@ -78,7 +76,7 @@ class Deadline:
 
     @property
     def reserve_s(self) -> float:
-        """What the backlog is sure to get."""
+        """The time that is kept for the backlog."""
         return reserve_s(self.timeout_s)
 
     @property
@@ -90,33 +88,33 @@ class Deadline:
 
 
 def reserve_s(timeout_s: float) -> float:
-    """What the backlog is sure to get of so much time."""
+    """The part of a timeout that is kept for the backlog."""
     return min(max(timeout_s * RESERVE_SHARE, RESERVE_S_MIN), timeout_s * RESERVE_SHARE_MAX)
 
 
-# A hanging queue must not eat the time of all others: with this many tries left at most, each
-# gets its share of what remains.
+# A queue that does not respond must not use up the time of all others: with at most this many
+# tries left, each gets its share of what remains.
 BACKLOG_TRIES_PLANNED = 3
 BACKLOG_TRY_S_MIN = 1.0
-# A send that asks after a withdrawn queue while others are well does not wait longer than this.
+# A send that tries a withdrawn queue while others work does not wait longer than this.
 BACKLOG_PROBE_S_MAX = 3.0
-# An attempt with less time than this would only end in doubt.
+# An attempt with less time than this would only end ambiguously.
 ATTEMPT_S_MIN = 0.05
-# An attempt that had no answer for this long when its caller gave up says something about the
-# entity. A second, less what a caller's own timer of one second is early.
+# An attempt that had no answer for this long when its caller cancelled it counts as a failure of
+# the entity. One second, less the time by which a caller's own timer of one second is early.
 SILENCE_S_MIN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class SendToPrimary:
-    """Send to the entity itself, and answer."""
+    """Send to the entity itself, then call answered()."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SendToBacklog:
-    """Send the aliased copy to this backlog queue, and answer."""
+    """Send the envelope to this backlog queue, then call answered()."""
 
     queue: str
     timeout_s: float
@@ -124,22 +122,22 @@ class SendToBacklog:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask for the next step at this moment, or earlier when the entity's health changes."""
+    """Call step() again at this time, or earlier when the entity's health changes."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SendSucceeded:
-    """The message is durable there: the entity's own path, or a backlog queue."""
+    """The message was accepted by ``where``: the entity's own path, or a backlog queue."""
 
     where: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """Raise this to the caller: no place is known to have taken the message. Unless the error
-    ``is_ambiguous``, it is in neither."""
+    """Raise this to the caller: no namespace is known to have accepted the message. Unless the
+    error ``is_ambiguous``, neither has it."""
 
     error: BaseException
 
@@ -165,10 +163,10 @@ class SendPolicy:
 
 
 def first_attempt_s(failover: EntityFailover, timeout_s: float) -> float | None:
-    """How long the first attempt at an entity may take, or None where a Send decides.
+    """How long the first attempt at an entity may take, or None where a SendDecision is needed.
 
-    Nearly every send is this one attempt and needs no Send; if it fails, a Send takes over with
-    answered(), as if it had said SendToPrimary itself.
+    Nearly every send is this one attempt and needs no SendDecision; if it fails, one takes over
+    with answered(), as if its step() had returned SendToPrimary.
     """
     if failover.health is Health.HEALTHY:
         if failover.policy.failover_interval_s >= timeout_s:
@@ -180,9 +178,9 @@ def first_attempt_s(failover: EntityFailover, timeout_s: float) -> float | None:
 def cancelled_attempt(
     failover: EntityFailover, *, began_s: float, success_mark: tuple[int, int], now_s: float
 ) -> list[Event]:
-    """The caller gave up on an attempt at the primary. A long silence counts as a failure, if no
-    send has succeeded since it began (P22): otherwise callers with short timers of their own
-    would keep an entity in a black hole healthy for ever."""
+    """The caller cancelled an attempt at the primary. A long time without an answer counts as a
+    failure, if no send has succeeded since it began (P22): otherwise callers with short timers of
+    their own would keep an entity that never answers healthy for ever."""
     silent_s = now_s - began_s
     if silent_s < SILENCE_S_MIN or failover.success_mark != success_mark:
         return []
@@ -214,7 +212,7 @@ class SendDecision:
         """The backlog queue that is being tried."""
         self._tried: set[str] = set()
         self._refusal: tuple[BacklogQueueChoice, BaseException] | None = None
-        """The backlog queue that refused the message, while another is asked."""
+        """The backlog queue that refused the message, while another is tried."""
         self._retries = 0
         self._not_before_s = float("-inf")
         self._last_error: BaseException | None = None
@@ -223,18 +221,18 @@ class SendDecision:
         self._spends_all = False
         """Whether the primary may use the backlog's reserve too."""
         self._was_diverted = False
-        """Whether the last step was towards the backlog."""
+        """Whether the last step was a send to the backlog."""
         self._unclear: str | None = None
+        """Where the first ambiguous attempt went."""
         self._unclear_count = 0
-        """Where an attempt without a clear answer went."""
         self._awaits_ping_result = False
-        """Whether another send is confirming the failure that this one has met, too."""
+        """Whether another send is confirming the failure that this one had, too."""
         self._confirms_until_s: float | None = None
-        """Until when this send confirms one."""
+        """Until when this send confirms a failure."""
         self._asked_at_s: float | None = None
-        """Since when the primary owes an answer."""
+        """When the attempt at the primary began, while it has no answer."""
         self._success_mark = (0, 0)
-        """That of the entity at that moment."""
+        """That of the entity at that time."""
 
     # -- what to do ---------------------------------------------------------------------------
 
@@ -250,9 +248,9 @@ class SendDecision:
         if now_s >= primary_end_s:
             return self._primary_time_is_up(now_s)
         if self._awaits_ping_result:
-            verdict_due_s = self._failover.decision_due_s
-            if self._failover.health is Health.SUSPECT and now_s < verdict_due_s:
-                return Wait(min(verdict_due_s, primary_end_s)), []
+            decision_due_s = self._failover.decision_due_s
+            if self._failover.health is Health.SUSPECT and now_s < decision_due_s:
+                return Wait(min(decision_due_s, primary_end_s)), []
             self._awaits_ping_result = False
         if now_s < self._not_before_s:
             return Wait(min(self._not_before_s, primary_end_s)), []
@@ -263,14 +261,14 @@ class SendDecision:
         return SendToPrimary(timeout_s), []
 
     def _restore(self, now_s: float) -> None:
-        """Restored while this send was on its way to the backlog: what is left of its time is
+        """The entity was restored before the backlog accepted this send: the time that is left is
         split again, because the primary may fail once more."""
         self._was_diverted = False
         self._drop_refusal()
         self._deadline = Deadline(now_s, self._deadline.end_s)
 
     def _primary_time_is_up(self, now_s: float) -> tuple[Step, list[Event]]:
-        """The wait for a retry has taken longer than planned: the last failure counts now."""
+        """The wait for a retry was longer than planned: the last failure counts now."""
         events: list[Event] = []
         if self._last_error is not None and self._was_outage:
             events = self._count(now_s, self._last_error)
@@ -281,8 +279,8 @@ class SendDecision:
 
     def _step_backlog(self, now_s: float) -> tuple[Step, list[Event]]:
         self._was_diverted = True
-        # What the primary answered before it was diverted has been counted or overtaken; what
-        # a backlog queue answers says nothing about the primary.
+        # Errors of the primary from before the diversion have been counted or are out of date;
+        # errors of a backlog queue do not concern the primary.
         self._was_outage = False
         if now_s >= self._deadline.end_s:
             return self._give_up_on_backlog(now_s)
@@ -292,19 +290,19 @@ class SendDecision:
             now_s,
             self._rng,
             avoid=self._tried,
-            is_question=self._refusal is not None,
+            has_refusal=self._refusal is not None,
         )
         if self._choice is not None:
             return SendToBacklog(
                 self._choice.queue, self._backlog_timeout_s(self._choice, now_s)
             ), []
-        if self._refusal is not None:  # No other queue can be asked now.
+        if self._refusal is not None:  # No other queue can be tried now.
             return self._fail(self._refusal[1]), []
-        # Every queue that answers was tried once: those that come back later may be tried again.
+        # Every usable queue was tried once: those that return later may be tried again.
         self._tried.clear()
         chance_s = rotation.next_chance_s()
         if chance_s is None:
-            chance_s = now_s + BACKLOG_TRY_S_MIN  # Somebody else is asking the last one.
+            chance_s = now_s + BACKLOG_TRY_S_MIN  # Another send is trying the last one.
         if chance_s < self._deadline.end_s:
             return Wait(max(chance_s, now_s)), []
         return self._give_up_on_backlog(now_s)
@@ -321,7 +319,7 @@ class SendDecision:
         error.__cause__ = self._last_error
         return self._fail(error), [BacklogExhaustedEvent(path, now_s, len(withdrawn))]
 
-    # -- what came of it ----------------------------------------------------------------------
+    # -- the result ---------------------------------------------------------------------------
 
     def answered(self, now_s: float, error: BaseException | None = None) -> list[Event]:
         """The outcome of the last SendToPrimary or SendToBacklog."""
@@ -339,7 +337,7 @@ class SendDecision:
         return self._rules.rotation.expect(self._affinity, now_s, self._rng)
 
     def cancelled(self, now_s: float) -> list[Event]:
-        """The caller went away in the middle of a step."""
+        """The caller cancelled the send during a step."""
         if self._choice is not None:
             self._rules.rotation.release(self._choice)
             self._choice = None
@@ -360,21 +358,21 @@ class SendDecision:
         self._remember(error, self._failover.path)
         self._confirms_until_s = None
         if isinstance(error, SendInterrupted):
-            self._was_outage = False  # It says nothing new about the entity.
+            self._was_outage = False  # The entity is diverted already.
             return []
-        verdict = self._rules.classifier.at_primary(
+        error_class = self._rules.classifier.at_primary(
             error, credential_worked=self._rules.credential.has_succeeded
         )
-        self._was_outage = verdict is PrimaryErrorClass.OUTAGE
+        self._was_outage = error_class is PrimaryErrorClass.OUTAGE
         if self._was_outage:
             return self._outage(now_s, error)
-        if verdict is PrimaryErrorClass.THROTTLED and self._can_wait_for_quiet(now_s, error):
+        if error_class is PrimaryErrorClass.THROTTLED and self._can_wait_throttled(now_s, error):
             return []
         self._fail(error)
         return []
 
     def _outage(self, now_s: float, error: BaseException) -> list[Event]:
-        # Where somebody else's failure has diverted it meanwhile, step() follows that.
+        # If the failure of another send has diverted it meanwhile, step() goes to the backlog.
         if not self._failover.is_diverted and self._may_retry():
             self._retries += 1
             delay_s = self._retry_delay_s()
@@ -417,18 +415,18 @@ class SendDecision:
             return 0.0
         return self._rules.retry.delay_s(self._retries, self._rng)
 
-    def _can_wait_for_quiet(self, now_s: float, error: BaseException) -> bool:
+    def _can_wait_throttled(self, now_s: float, error: BaseException) -> bool:
         wanted_s = (
             error.retry_after_s if isinstance(error, ServerBusy) else ServerBusy.retry_after_s
         )
-        # Everybody was told the same thing at the same time: return one by one.
+        # All senders were throttled at the same time: do not let them return at the same time.
         wait_s = max(wanted_s, ServerBusy.retry_after_s) * self._rng.uniform(1.0, 1.2)
         self._not_before_s = now_s + wait_s
         if self._failover.is_diverted:
-            return True  # The backlog is not what asked for quiet: step() goes there.
+            return True  # The backlog is not throttled: step() goes there.
         if self._not_before_s >= self._deadline.end_s:
             return False
-        # Throttled is not down: the reserve is of more use to this attempt.
+        # A throttled entity is not down: the reserve is better used for this attempt.
         self._spends_all = self._spends_all or self._not_before_s >= self._primary_end_s()
         return True
 
@@ -456,7 +454,7 @@ class SendDecision:
                     self._refusal = (choice, error)
                     return []
                 rotation.release(choice)
-                # Of a pair with several queues of the wrong kind the next send asks others.
+                # In a pair with several queues of the wrong kind the next send tries others.
                 self._affinity.queue = None
                 self._fail(self._refusal[1])
                 return []
@@ -466,7 +464,7 @@ class SendDecision:
                 return []
 
     def _blame(self, now_s: float) -> list[Event]:
-        """Another queue took what the first one refused: that one is withdrawn (P20)."""
+        """Another queue accepted what the first one refused: that one is withdrawn (P20)."""
         if self._refusal is None:
             return []
         (choice, error), self._refusal = self._refusal, None
@@ -475,7 +473,7 @@ class SendDecision:
         )
 
     def _drop_refusal(self) -> None:
-        """Nobody has told what the refusal was about."""
+        """No other queue has shown whether the refusal concerned the queue or the message."""
         if self._refusal is not None:
             self._rules.rotation.release(self._refusal[0])
             self._refusal = None
@@ -483,7 +481,8 @@ class SendDecision:
     # -- parts --------------------------------------------------------------------------------
 
     def _primary_end_s(self) -> float:
-        """The reserve is kept only where this send could be diverted: P0 for all others."""
+        """When attempts at the primary end: the reserve is kept only where this send could be
+        diverted; all others behave as without a pair (P0)."""
         failover = self._failover
         if self._spends_all or failover.health is Health.HELD_ON_PRIMARY:
             return self._deadline.end_s
@@ -499,7 +498,7 @@ class SendDecision:
         in_use = [queue for queue in rotation.queues if queue not in withdrawn]
         if choice.is_probe and in_use:
             return min(remaining_s / 2, BACKLOG_PROBE_S_MAX)
-        # With none in use every queue is asked in turn, and any of them may be the one.
+        # With none in use every queue is tried in turn, and any of them may work.
         untried = sum(queue not in self._tried for queue in in_use or rotation.queues)
         tries = max(1, min(untried, BACKLOG_TRIES_PLANNED))
         return min(max(remaining_s / tries, BACKLOG_TRY_S_MIN), remaining_s)
@@ -521,7 +520,7 @@ class SendDecision:
 
     def _fail(self, error: BaseException) -> SendFailed:
         if self._unclear is not None and isinstance(error, ServiceError | PairingError):
-            error.is_ambiguous = True  # The last answer may be clear, an earlier one was not.
+            error.is_ambiguous = True  # The last attempt may be clear, an earlier one was not.
             error.unclear_attempts = self._unclear_count
         self._drop_refusal()
         self._end = SendFailed(error)
@@ -529,16 +528,17 @@ class SendDecision:
 
     def _all_busy(self) -> ServerBusy:
         return ServerBusy(
-            f"every backlog queue for {self._failover.path!r} asks for more time than is left",
+            f"All backlog queues for {self._failover.path!r} are throttled for longer than the "
+            "time that this send has left",
             path=self._failover.path,
-            hint="Send more slowly, or give the send more time",
+            hint="Send more slowly, or use a longer timeout",
         )
 
     def _too_late(self) -> OperationTimeout:
         error = OperationTimeout(
-            f"the send to {self._failover.path!r} was not over after {self._timeout_s:g} s",
+            f"The send to {self._failover.path!r} timed out after {self._timeout_s:g} s",
             path=self._failover.path,
-            hint="Give it more time, or look at the health of both namespaces",
+            hint="Use a longer timeout, or check both namespaces with `twinbus preflight`",
         )
         error.is_ambiguous = False  # Nothing was tried.
         return error

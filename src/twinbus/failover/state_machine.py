@@ -1,15 +1,15 @@
 """The failover machine of one entity (a queue or a topic of the primary).
 
-Rule 1: everything that can change an entity's health is in this file, and the table is total.
-Rule 2: this file reads no clock and touches no network. Time comes in as ``now_s``; what
-        happened and what is to be done goes out as values.
+Rule 1: everything that can change an entity's health is in this module, and the table is total.
+Rule 2: this module reads no clock and does no I/O. Time comes in as ``now_s``; events and the
+        pings to send go out as values.
 
     HEALTHY --send failed--> SUSPECT --failover interval passes--> DIVERTED
     HEALTHY <--any send succeeds-- SUSPECT
     HEALTHY <------------------- ping succeeded ------------------ DIVERTED
 
-    hold() keeps an entity where it is: HELD_ON_PRIMARY or HELD_ON_BACKLOG, until it is
-    marked healthy or forced over.
+    hold() keeps an entity where it is: HELD_ON_PRIMARY or HELD_ON_BACKLOG, until it is marked
+    healthy or a failover is forced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from twinbus.failover.events import (
 
 
 class Health(Enum):
-    """Where an entity's sends go, and why. The values are what an operator reads."""
+    """Where an entity's sends go, and why. The values are shown to operators."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -45,7 +45,7 @@ class Health(Enum):
 
 
 class Signal(Enum):
-    """All that an entity can learn."""
+    """Everything that can change the health of an entity."""
 
     SEND_SUCCEEDED = "send succeeded"
     SEND_FAILED = "send failed"
@@ -62,9 +62,9 @@ TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
     Health.HEALTHY: {
         Signal.SEND_SUCCEEDED: Health.HEALTHY,
         Signal.SEND_FAILED: Health.SUSPECT,
-        # A timer of an earlier suspicion that a success has overtaken.
+        # The timer of an earlier suspicion that a success has cleared meanwhile.
         Signal.INTERVAL_PASSED: Health.HEALTHY,
-        # The answer to a ping that somebody overtook by marking the entity healthy.
+        # The answer to a ping that arrives after an operator marked the entity healthy.
         Signal.PING_SUCCEEDED: Health.HEALTHY,
         Signal.PING_SUCCEEDED_TOO_SOON: Health.HEALTHY,
         Signal.PING_FAILED: Health.HEALTHY,
@@ -85,8 +85,8 @@ TRANSITIONS: Final[Mapping[Health, Mapping[Signal, Health]]] = {
         Signal.HELD: Health.HELD_ON_PRIMARY,
     },
     Health.DIVERTED: {
-        # Only a ping brings an entity home: one slow send that lands during an outage would
-        # otherwise make every sender flap back to the primary.
+        # Only a ping restores an entity: one slow send that succeeds during an outage would
+        # otherwise make every sender return to the primary.
         Signal.SEND_SUCCEEDED: Health.DIVERTED,
         Signal.SEND_FAILED: Health.DIVERTED,
         Signal.INTERVAL_PASSED: Health.DIVERTED,
@@ -129,8 +129,8 @@ DIVERTED_STATES: Final = frozenset({Health.DIVERTED, Health.HELD_ON_BACKLOG})
 # of its first error (P25).
 CONFIRM_S: Final = 0.25
 
-# A refused ping is reported again after this long: what it says stays true until an operator acts,
-# and the backlog fills meanwhile. Callers see no error that would remind anybody.
+# A refused ping is reported again after this time: the refusal lasts until an operator acts, and
+# the backlog fills meanwhile. Callers get no error that would draw attention to it.
 REFUSAL_REPORT_S: Final = 3_600.0
 
 
@@ -159,16 +159,16 @@ class EntityFailover:
         """When the health last changed; 0 before that."""
         self.reason = ""
         self.success_count = 0
-        """Sends that reached the primary: whether there was one since a moment (P22)."""
+        """Sends that the primary accepted; shows whether one succeeded in a given time (P22)."""
         self.direct_success = 0
-        """The number of the last success on a thread of its own. Each thread writes a number
-        that no other has, so that two at once cannot hide each other."""
+        """The number of the last success that was counted on another thread. Each thread writes
+        a number that no other has, so that two at the same time cannot hide each other."""
         self.epoch = 0
-        """Counts diversions; an answer to a ping of an earlier one means nothing."""
+        """Counts diversions; an answer to a ping of an earlier one is ignored."""
         self.last_ping_error = ""
-        """What the last ping of this diversion met; nothing when it succeeded."""
+        """The error of the last ping of this diversion; empty when it succeeded."""
         self._refusals: dict[str, float] = {}
-        """Those of this diversion, and when each was last reported (P23)."""
+        """The refusals of this diversion, and when each was last reported (P23)."""
         self._suspect_since_s = 0.0
         self._next_ping_s: float | None = None
         self._is_pinging = False
@@ -183,17 +183,17 @@ class EntityFailover:
     def send_succeeded(self, now_s: float) -> list[Event]:
         self.success_count += 1
         if self.health is Health.HEALTHY:
-            return []  # Nearly every send: nothing changes, nothing is made.
+            return []  # Nearly every send: nothing changes, nothing is allocated.
         return self._receive(Signal.SEND_SUCCEEDED, now_s, "a send succeeded")
 
     @property
     def success_mark(self) -> tuple[int, int]:
-        """It changes with every success."""
+        """A value that changes with every success."""
         return self.success_count, self.direct_success
 
     def suspect(self, now_s: float, reason: str) -> list[Event]:
-        """The first failure where the interval is 0: the send that met it tries once more, and
-        its answer is for all (P25)."""
+        """The first failure where the interval is 0: the send that failed tries once more, and its
+        result decides for all sends (P25)."""
         return self._receive(Signal.SEND_FAILED, now_s, reason)
 
     @property
@@ -205,8 +205,8 @@ class EntityFailover:
         """A send whose retries are used up failed with an error of the failover class."""
         events = self._receive(Signal.SEND_FAILED, now_s, reason)
         due_s = self._suspect_since_s + self.policy.failover_interval_s
-        # With an interval of 0 it is over at once; a longer one may be over before the timer has
-        # had its turn, and this send is to be rerouted all the same (P10).
+        # With an interval of 0 it is over at once; a longer one may be over before its timer is
+        # handled, and this send must be diverted nevertheless (P10).
         if self.health is Health.SUSPECT and now_s >= due_s:
             events += self._receive(Signal.INTERVAL_PASSED, now_s, reason)
         return events
@@ -215,7 +215,7 @@ class EntityFailover:
         self, epoch: int, now_s: float, failure: str | None, *, refusal: str = ""
     ) -> list[Event]:
         """The answer to a PingPrimary of that epoch; ``failure`` is None when it succeeded.
-        ``refusal`` says that waiting does not help: ``not found`` or ``unauthorized``."""
+        ``refusal`` is set where waiting does not help: ``not found`` or ``unauthorized``."""
         if epoch != self.epoch:
             return []
         self._is_pinging = False
@@ -236,8 +236,8 @@ class EntityFailover:
         return [RestoreDelayed(self.path, now_s, allowed_s)]
 
     def _refused(self, now_s: float, refusal: str, reason: str) -> list[Event]:
-        """Sends are accepted on behalf of an entity that will not take them: reported, but not
-        with every ping (P23)."""
+        """The backlog accepts messages for an entity that refuses them: reported, but not with
+        every ping (P23)."""
         reported_s = self._refusals.get(refusal, float("-inf"))
         if not refusal or now_s < reported_s + REFUSAL_REPORT_S:
             return []
@@ -253,12 +253,12 @@ class EntityFailover:
         return events
 
     def start_diverted(self, now_s: float, reason: str) -> list[Event]:
-        """The primary was out of reach before the first send: begin on the backlog (P17), and
-        ask at once whether that still holds."""
+        """The primary was unreachable before the first send: begin on the backlog (P17), and ping
+        at once."""
         return self._receive(Signal.FORCED, now_s, reason)
 
     def set_ping_interval(self, interval_s: float, now_s: float) -> None:
-        """Ping at another pace from now on, counted from the last ping. A ping that is due
+        """Use another ping interval from now on, counted from the last ping. A ping that is due
         stays due."""
         earlier_s = self.policy.ping_interval_s
         self.policy = replace(self.policy, ping_interval_s=interval_s)

@@ -1,8 +1,8 @@
-"""What was done, counted and written down: by a broker for its namespaces, by a client for itself.
+"""Counts operations and writes logs: a broker for its namespaces, a client for itself.
 
-operations_log    counts in memory, which become lines every second
-audit_log         what happens to messages, numbered, between a beginning and an end
-client_meter      what a client does, written by a thread of its own
+operations_log    counters in memory, which are written as lines every second
+audit_log         what happens to messages, as numbered lines
+client_meter      the operations of a client, written by a thread of its own
 json_lines        an append-only file of JSON lines, rotated by day and size
-log_retention     deletes the files of days that nobody wants to keep
+log_retention     deletes files that are older than keep_days
 """

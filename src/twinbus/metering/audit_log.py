@@ -1,9 +1,9 @@
-"""The lines of an audit log, a broker's or a client's: numbered, with a beginning and an end.
+"""The lines of an audit log, of a broker or a client: numbered, with a first and a last line.
 
     {"version":1,"run":"5f0c…","number":1,"at":"…","namespace":"demo","entity":"","event":"opened"}
 
-Rule 1: ``run`` and ``number`` name a line of a namespace for ever; a reader that meets one twice
-        drops it. The numbers of a run have no gap: where one is missing, a line was lost.
+Rule 1: ``run`` and ``number`` identify a line of a namespace for ever; a reader that finds one
+        twice drops it. The numbers of a run have no gap: where one is missing, a line was lost.
 Rule 2: a run begins with the line ``opened`` and, if it is closed and not killed, ends with the
         line ``closed``.
 """
@@ -32,7 +32,7 @@ class AuditLines:
         self._number = 0
 
     def append(self, at_ms: int, records: Sequence[dict[str, Any]]) -> None:
-        """Add a line for each record; those that the disk refuses had their numbers, too."""
+        """Add a line for each record; lines that the disk refuses have numbers, too."""
         first = self._number + 1
         self._number += len(records)
         self._lines.append(
@@ -53,5 +53,5 @@ class AuditLines:
         self.append(at_ms, [{"at": timestamp(at_ms), "entity": "", "event": event}])
 
     def lost(self, count: int) -> None:
-        """So many lines were never written: a gap says so."""
+        """``count`` lines were not written: leave a gap in the numbers."""
         self._number += count

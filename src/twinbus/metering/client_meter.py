@@ -1,4 +1,4 @@
-"""A client's own books: what it does to a namespace, counted and written down (rule C1).
+"""The metering of a client: its operations on a namespace, counted and written (rule C1).
 
     a driver's calls --count--> meter --thread--> DIR/NAMESPACE/operations-RUN-2026-11-16.jsonl
                      --sent---> waiting lines ---> DIR/NAMESPACE/audit-RUN-2026-11-16.jsonl
@@ -7,17 +7,16 @@
      "entity":"orders","event":"sent","message_id":"order-7",
      "via":"contoso/x-servicebus-transfer/3","bytes":311}
 
-Rule 1: a thread of its own writes: nobody who sends waits for a disk, and a full or broken one
-        costs lines, never sends. Neither does any other trouble of the books: count inside of
-        ``harmless``.
-Rule 2: what was counted is what was answered: an attempt that failed is not in the books, also
-        where it may have arrived.
-Rule 3: every client has a run of its own, and files that are named after it: processes share
-        none, and a forked one begins anew. Nothing is written before the first operation.
-Rule 4: the audit names messages by their ids, never by their bodies. It is ahead of nobody: a
-        message stands in it once its acknowledgement is here. A message that went round by a
-        backlog queue is in the books of the primary that it is meant for.
-Rule 5: books that nobody has closed are closed when their process ends, unless it is killed.
+Rule 1: a thread of its own writes: no send waits for a disk, and a full or broken one costs lines,
+        never sends. Neither does any other error of metering: count inside of ``harmless``.
+Rule 2: only operations with a successful answer are counted: an attempt that failed is not, even
+        if it may have arrived.
+Rule 3: every client has a run of its own, and files that are named after it: processes share none,
+        and a forked one starts a new run. Nothing is written before the first operation.
+Rule 4: the audit log names messages by their ids and has no bodies. A message is in it after its
+        acknowledgement, never before. A diverted message is in the audit log of the primary that
+        it is meant for.
+Rule 5: a meter that was not closed is closed when its process ends, unless it is killed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from twinbus.encoding.envelope import is_ping, read_destination, read_message_id
 from twinbus.encoding.ping import PING_CONTENT_TYPE
 from twinbus.encoding.splicing import DAMAGE
 from twinbus.metering.audit_log import AuditLines
-from twinbus.metering.json_lines import JsonLines, Seldom, timestamp
+from twinbus.metering.json_lines import JsonLines, LogLimiter, timestamp
 from twinbus.metering.log_retention import check_keep_days
 from twinbus.metering.operations_log import Meter, OperationsLog, operations_log
 
@@ -51,42 +50,42 @@ __all__ = ["ClientMeter"]
 
 logger = logging.getLogger("twinbus.metering")
 
-# A disk that has stopped must not fill the memory: about 20 MB.
+# A disk that does not respond must not fill the memory: about 20 MB.
 SENT_WAITING_MAX: Final = 100_000
-# Between two writes of the audit log; a kill costs the lines of that time.
+# Between two writes of the audit log; a kill loses the lines of that time.
 AUDIT_PAUSE_S: Final = 0.1
 CLOSE_TIMEOUT_S: Final = 5.0
-# A namespace that does not tell its name keeps nobody longer, who closes its books included.
+# How long a namespace has to return its name; close() waits no longer than that.
 ASK_TIMEOUT_S: Final = 4.0
 
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 _PING_SIZE_MAX: Final = 1_024
 
 AskName = Callable[[], Awaitable[str]]
-"""Asks a namespace what it is called; may raise anything."""
+"""Requests the name of a namespace; may raise any error."""
 
 
 class _Sent(NamedTuple):
-    """A line of the audit, before it is one."""
+    """What a line of the audit log is made from."""
 
     at_ms: int
     path: str
     destination: str
-    """Where a message in a backlog queue is meant to go; empty for all others."""
+    """The destination of a message in a backlog queue; empty for all others."""
     message_id: str | None
     size: int
 
     @property
     def primary(self) -> str:
-        """Whose books it belongs to; empty for the namespace that it was sent to."""
+        """The primary whose audit log it belongs to; empty for the namespace it was sent to."""
         return backlog_owner(self.path) if self.destination else ""
 
 
 class _Harmless:
-    """Around what is done for the books: trouble is said, and goes no further."""
+    """Around all metering calls: an error is logged, and not raised."""
 
     def __init__(self) -> None:
-        self._saying = Seldom()
+        self._log_limiter = LogLimiter()
 
     def __enter__(self) -> None:
         pass
@@ -99,13 +98,13 @@ class _Harmless:
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        if self._saying.is_due():
-            logger.error("the books are not complete: %s", _said(error))
+        if self._log_limiter.is_due():
+            logger.error("Metering is incomplete: %s", _describe(error))
         return True
 
 
 class ClientMeter:
-    """The books of one client of one namespace. Any thread may count."""
+    """The metering of one client of one namespace. Any thread may count."""
 
     def __init__(
         self,
@@ -118,8 +117,8 @@ class ClientMeter:
         keep_days: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``name`` is the namespace's, where it is known; otherwise it is asked for, and
-        ``other_name`` takes its place where nobody tells it."""
+        """``name`` is that of the namespace, if it is known; otherwise it is requested with
+        ``ask_name``, and ``other_name`` is used if that fails."""
         self.directory = directory
         self.harmless = _Harmless()
         self._name = name
@@ -128,16 +127,16 @@ class ClientMeter:
         self.has_audit = audit
         self.keep_days = check_keep_days(keep_days)
         self._clock = clock or SystemClock()
-        self.begin_anew()
+        self.restart()
         _not_closed.add(self)
 
-    def begin_anew(self) -> None:
-        """A run that nobody else has; for a forked process, where no thread of these books goes
-        on, and whose parent writes what was counted before."""
+    def restart(self) -> None:
+        """Start a new run; also in a forked process, which has no thread of this meter, and whose
+        parent writes what was counted before."""
         self.run = f"{secrets.randbits(64):016x}"
         self._lock = threading.Lock()
         self._meter = Meter()
-        self._meter.on_full = self._filled
+        self._meter.on_full = self._on_full
         self._is_full = False
         self._sent: list[_Sent] = []
         self._lost: Counter[str] = Counter()
@@ -146,16 +145,16 @@ class ClientMeter:
         self._thread: threading.Thread | None = None
         self._written_name: str | None = None
 
-    def named(self, name: str) -> None:
-        """Somebody knows better what the namespace is called. Books that are begun keep theirs."""
+    def set_name(self, name: str) -> None:
+        """Set the name of the namespace. A log that was started keeps its name."""
         with self._lock:
             begun = self._written_name
             if begun is None:
                 self._name = name
         if begun not in (None, name):
             logger.warning(
-                "the books of %r were begun under that name and keep it, although it is called "
-                "%r. Give the factory its namespace_name",
+                "Metering of namespace %r started under this name and keeps it, although the "
+                "namespace is named %r. Set namespace_name of the factory",
                 begun,
                 name,
             )
@@ -163,7 +162,8 @@ class ClientMeter:
     # -- counting -----------------------------------------------------------------------------
 
     def sent(self, path: str, messages: Sequence[bytes], *, is_own: bool) -> None:
-        """One send was acknowledged. ``is_own``: these messages begin here, and are not moved."""
+        """One send was acknowledged. ``is_own``: this client created the messages, they are not
+        moved ones."""
         path = path.lower()
         pings = [message for message in messages if _is_ping(message)]
         if pings:
@@ -172,10 +172,10 @@ class ClientMeter:
         lines = self._sent_lines(path, messages) if is_own and self.has_audit else ()
         with self._lock:
             if pings:
-                self._meter.counter(path, Operation.PING).took_in(1, len(pings), len(pings), 0)
+                self._meter.counter(path, Operation.PING).add_incoming(1, len(pings), len(pings), 0)
             if sizes:
-                tally = self._meter.counter(path, Operation.SEND)
-                tally.took_in(1, len(sizes), units_of(sizes), sum(sizes))
+                counter = self._meter.counter(path, Operation.SEND)
+                counter.add_incoming(1, len(sizes), units_of(sizes), sum(sizes))
             room = SENT_WAITING_MAX - len(self._sent)
             self._sent += lines[:room]
             if len(lines) > room:
@@ -185,21 +185,21 @@ class ClientMeter:
             self._wake.set()
 
     def received(self, path: str, operation: Operation, sizes: Sequence[int]) -> None:
-        """Messages came; or a request for some was answered with none."""
+        """Messages were received, or a request for some returned none."""
         units = max(1, units_of(sizes))
         with self._lock:
-            self._meter.counter(path.lower(), operation).gave_out(len(sizes), units, sum(sizes))
+            self._meter.counter(path.lower(), operation).add_outgoing(len(sizes), units, sum(sizes))
         self._begin()
 
     def settled(self, path: str, count: int) -> None:
         with self._lock:
-            self._meter.counter(path.lower(), Operation.SETTLE).took_in(1, count, 0, 0)
+            self._meter.counter(path.lower(), Operation.SETTLE).add_incoming(1, count, 0, 0)
         self._begin()
 
-    def happened(self, path: str, operation: Operation) -> None:
-        """A request that carries no message."""
+    def add_request(self, path: str, operation: Operation) -> None:
+        """A request without a message was answered."""
         with self._lock:
-            self._meter.counter(path.lower(), operation).happened()
+            self._meter.counter(path.lower(), operation).add_request()
         self._begin()
 
     def _sent_lines(self, path: str, messages: Sequence[bytes]) -> list[_Sent]:
@@ -208,7 +208,7 @@ class ClientMeter:
             return [_Sent(at_ms, path, "", read_message_id(each), len(each)) for each in messages]
         return [_Sent(at_ms, path, *read_destination(each), len(each)) for each in messages]
 
-    def _filled(self) -> None:
+    def _on_full(self) -> None:
         self._is_full = True
         self._wake.set()
 
@@ -225,8 +225,8 @@ class ClientMeter:
                     self._thread = thread
 
     def close(self) -> None:
-        """Write what is left, and that nothing comes after it; may be called twice, and blocks
-        for a moment."""
+        """Write the remaining lines and the last one; may be called twice, and blocks until they
+        are written, for CLOSE_TIMEOUT_S at most."""
         _not_closed.discard(self)
         self._closing.set()
         self._wake.set()
@@ -236,20 +236,22 @@ class ClientMeter:
             thread.join(CLOSE_TIMEOUT_S)
             if thread.is_alive():
                 logger.error(
-                    "the books of %s have no end: they were not written within %g s",
+                    "Metering of namespace %s: the last lines were not written within %g s",
                     self._written_name or self._other_name,
                     CLOSE_TIMEOUT_S,
                 )
 
     def _write(self) -> None:
         try:
-            self._keep(self._found_name())
-        except Exception as error:  # Whatever it is: a thread must not end in silence.
+            self._write_logs(self._find_name())
+        except Exception as error:  # Of any kind: a thread must not end without a log line.
             logger.error(
-                "the books of %s end here: %s", self._name or self._other_name, _said(error)
+                "Metering of namespace %s stopped: %s",
+                self._name or self._other_name,
+                _describe(error),
             )
 
-    def _keep(self, name: str) -> None:
+    def _write_logs(self, name: str) -> None:
         log = operations_log(
             self.directory,
             name,
@@ -260,7 +262,7 @@ class ClientMeter:
             keep_days=self.keep_days,
         )
         audits: dict[str, AuditLines] = {}
-        unsaid, saying = 0, Seldom()
+        unreported, log_limiter = 0, LogLimiter()
         log.opened()()
         is_over, due_s = False, time.monotonic() + log.until_interval_ends_s()
         while not is_over:
@@ -271,12 +273,12 @@ class ClientMeter:
                 job = self._job(log, is_due=is_due, is_over=is_over)
                 sent, self._sent = self._sent, []
                 lost, self._lost = self._lost, Counter()
-                unsaid += lost.total()
-            if job is not None:  # The next interval has begun, however long the disk takes.
+                unreported += lost.total()
+            if job is not None:  # The next interval begins now, however slow the disk is.
                 due_s = time.monotonic() + log.until_interval_ends_s()
-            if unsaid and (is_over or saying.is_due()):
-                logger.error("%d lines of the audit log are missing: the disk is too slow", unsaid)
-                unsaid = 0
+            if unreported and (is_over or log_limiter.is_due()):
+                logger.error("Audit log: %d lines dropped because the disk is too slow", unreported)
+                unreported = 0
             self._write_sent(name, sent, lost, audits)
             if is_over:
                 for audit in audits.values():
@@ -292,72 +294,72 @@ class ClientMeter:
         is_full, self._is_full = self._is_full, False
         return log.take(is_early=not is_due) if is_due or is_full else None
 
-    def _found_name(self) -> str:
-        """Asked for once, in this thread, where nobody waits for it: lines are worth more than
-        the name that they stand under."""
-        asked = None
+    def _find_name(self) -> str:
+        """The name of the namespace, requested once, in this thread, so that no send waits for it.
+        Without an answer another name is used: lines are more important than their name."""
+        returned = None
         if self._name is None and self._ask_name is not None:
             try:
-                asked = asyncio.run(_answer(self._ask_name))
-            except Exception as error:  # A library below may raise what it likes.
+                returned = asyncio.run(_request_name(self._ask_name))
+            except Exception as error:  # A library below may raise any error.
                 logger.warning(
-                    "the books of %s are kept under that name, because the namespace did not tell "
-                    "its own: %s. Give the factory its namespace_name",
+                    "Metering uses the namespace name %s, because the namespace did not return its "
+                    "name: %s. Set namespace_name of the factory",
                     self._other_name,
-                    _said(error),
+                    _describe(error),
                 )
         with self._lock:
-            self._written_name = self._name or asked or self._other_name
+            self._written_name = self._name or returned or self._other_name
             return self._written_name
 
     def _write_sent(
         self, name: str, sent: list[_Sent], lost: Counter[str], audits: dict[str, AuditLines]
     ) -> None:
-        of: dict[str, list[_Sent]] = {}
+        by_namespace: dict[str, list[_Sent]] = {}
         for each in sent:
-            of.setdefault(each.primary or name, []).append(each)
-        for namespace, some in of.items():
+            by_namespace.setdefault(each.primary or name, []).append(each)
+        for namespace, some in by_namespace.items():
             if namespace not in audits:
-                audits[namespace] = self._opened_audit(namespace, some[0].at_ms)
+                audits[namespace] = self._open_audit(namespace, some[0].at_ms)
             audits[namespace].append(some[0].at_ms, [_record(each) for each in some])
-        # Lines are lost when others wait: their audit is open.
+        # Lines are lost only while others wait: their audit log is open.
         for primary, count in lost.items():
             if (primary or name) in audits:
                 audits[primary or name].lost(count)
 
-    def _opened_audit(self, namespace: str, at_ms: int) -> AuditLines:
+    def _open_audit(self, namespace: str, at_ms: int) -> AuditLines:
         lines = JsonLines(self.directory / namespace, f"audit-{self.run}", keep_days=self.keep_days)
         audit = AuditLines(lines, self.run, namespace, source="client")
         audit.opened(at_ms)
         return audit
 
 
-# -- the end of a process, and the beginning of another ------------------------------------------
+# -- the end of a process, and forks --------------------------------------------------------------
 
 _not_closed: Final[WeakSet[ClientMeter]] = WeakSet()
 
 
 def _close_all() -> None:
-    for books in tuple(_not_closed):
-        books.close()
+    for meter in tuple(_not_closed):
+        meter.close()
 
 
-def _begin_anew() -> None:
-    for books in tuple(_not_closed):
-        books.begin_anew()
+def _restart_all() -> None:
+    for meter in tuple(_not_closed):
+        meter.restart()
 
 
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):  # Windows has no fork.
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_restart_all)
 
 
-async def _answer(ask_name: AskName) -> str:
+async def _request_name(ask_name: AskName) -> str:
     async with asyncio.timeout(ASK_TIMEOUT_S):
         return await ask_name()
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
@@ -373,10 +375,10 @@ def _record(sent: _Sent) -> dict[str, object]:
 
 
 def _is_ping(message: bytes) -> bool:
-    # A ping has no body: whatever is large is none, and need not be looked through.
+    # A ping has no body: a large message is not a ping, and need not be searched.
     if len(message) > _PING_SIZE_MAX or _PING_BYTES not in message:
         return False
     try:
         return is_ping(message)
-    except DAMAGE:  # Whoever took it knows better; no send fails because of its books.
+    except DAMAGE:  # The service accepted it; no send fails because of metering.
         return False

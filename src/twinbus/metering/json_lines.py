@@ -1,14 +1,14 @@
-"""An append-only file of JSON lines that is continued in another one by day and by size.
+"""An append-only log of JSON lines, with a new file for each day and at a maximum size.
 
     <directory>/<name>-2026-11-16.jsonl, then <name>-2026-11-16.1.jsonl, ...
 
-Rule 1: a line is written whole and never changed; a reader may see a torn last line after a
-        crash, and no other.
-Rule 2: a line that was torn by a crash is ended before the next one is written.
+Rule 1: a line is written as a whole and never changed; after a crash the last line may be
+        incomplete, and no other.
+Rule 2: a line that is incomplete after a crash is ended before the next one is written.
 Rule 3: with ``keep_days``, files of earlier days are deleted when a new day begins
         (log_retention.py).
-Rule 4: a disk that refuses lines loses them and stops nothing; it is said in the log, at first and
-        then once a minute. A slow one holds up whoever appends, and nobody else.
+Rule 4: lines that the disk refuses are lost, and nothing else stops; this is logged at once and
+        then once a minute. A slow disk delays only the caller of append().
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from twinbus.metering.log_retention import prune
 logger = logging.getLogger("twinbus.metering")
 
 FILE_BYTES_MAX = 64 << 20
-SAY_PAUSE_S: Final = 60.0
+LOG_PAUSE_S: Final = 60.0
 
 
-class Seldom:
-    """Whether trouble that comes again and again is worth a line in the log now: at first, and
-    then once a minute."""
+class LogLimiter:
+    """Whether an error that repeats is logged now: the first time, and then once a minute."""
 
     def __init__(self) -> None:
         self._next_s = -1.0
@@ -43,7 +42,7 @@ class Seldom:
         now_s = time.monotonic()
         if now_s < self._next_s:
             return False
-        self._next_s = now_s + SAY_PAUSE_S
+        self._next_s = now_s + LOG_PAUSE_S
         return True
 
 
@@ -64,7 +63,7 @@ class JsonLines:
         self._pruned_day = ""
         self._file_bytes_max = file_bytes_max
         self._lost_count = 0
-        self._saying = Seldom()
+        self._log_limiter = LogLimiter()
 
     def append(self, at_ms: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Add one line for each record to the file of that day."""
@@ -76,21 +75,21 @@ class JsonLines:
             self._write(_day(at_ms), "".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
             self._lost_count += len(lines)
-            if self._saying.is_due():
+            if self._log_limiter.is_due():
                 logger.error(
-                    "the log %s could not be written (%s): %d lines are missing so far",
+                    "Log %s could not be written: %s. %d lines are missing so far",
                     self._name,
                     error.strerror,
                     self._lost_count,
                 )
 
     def _prune(self, at_ms: int) -> None:
-        """Once a day; runs of other clients, which nobody else would look after, included."""
+        """Once a day; including files of other clients, which may not run any more."""
         if self._keep_days is None or self._pruned_day == (day := _day(at_ms)):
             return
         self._pruned_day = day
         kind = self._name.partition("-")[0]
-        # A clock that tests have moved ahead makes no file old.
+        # A clock that tests have moved forward must not make files old.
         today = min(date.fromisoformat(day), datetime.now(UTC).date())
         if self._directory.is_dir():
             prune(self._directory, kind, self._keep_days, today)
@@ -110,7 +109,7 @@ class JsonLines:
             os.close(file)
 
     def _path_for(self, day: str) -> Path:
-        """The newest file of the day, or the one behind it when that is full."""
+        """The newest file of the day, or the next one when that is full."""
         number = 0
         path = self._directory / f"{self._name}-{day}.jsonl"
         while _size(path) >= self._file_bytes_max:
@@ -119,9 +118,9 @@ class JsonLines:
         return path
 
 
-def check_directory(directory: Path, said: str) -> None:
-    """Trouble with a log stops nothing later on, so a wrong option has to be told now. ``said``
-    is what the user calls it."""
+def check_directory(directory: Path, option: str) -> None:
+    """Raises ConfigurationError if logs cannot be written there: later such errors stop nothing.
+    ``option`` is the name of the option or argument that the user has set."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         refused = None if os.access(directory, os.W_OK) else os.strerror(errno.EACCES)
@@ -129,8 +128,8 @@ def check_directory(directory: Path, said: str) -> None:
         refused = error.strerror
     if refused is not None:
         raise ConfigurationError(
-            f"{said} {str(directory)!r} cannot be used: {refused}",
-            hint="Choose a directory in which you may write",
+            f"Invalid value for {option}: {str(directory)!r} cannot be written: {refused}",
+            hint="Choose a directory with write permission",
         )
 
 
@@ -151,6 +150,6 @@ def _is_torn(file: int) -> bool:
 
 
 def timestamp(at_ms: int) -> str:
-    """A moment as the logs write it: UTC with milliseconds, a form that Spark reads."""
+    """A time as the logs have it: UTC with milliseconds, a form that Spark reads."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03d}Z"

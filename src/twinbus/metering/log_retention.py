@@ -1,15 +1,15 @@
-"""How long files of logs are kept: those of the days before, by their names, and nothing else.
+"""Deletes log files of earlier days, by their names, and nothing else.
 
     operations-2026-11-16.jsonl            a broker's
     operations-5f0c1a…-2026-11-16.3.jsonl  a client's, of one run
 
-Rule 1: a file is deleted when its name is exactly one of ours and the day in it is more than
-        ``keep_days`` before today. What its clock says, and what is in it, does not count.
-Rule 2: only plain files directly in the directory: no link is followed, nothing below is looked at.
-Rule 3: whatever cannot be deleted stays, and is said once; pruning stops nobody.
+Rule 1: a file is deleted when its name is exactly that of a log file and the day in it is more
+        than ``keep_days`` before today. Its modification time and content do not matter.
+Rule 2: only plain files directly in the directory: no link is followed, no subdirectory is read.
+Rule 3: a file that cannot be deleted stays, and this is logged once; nothing else stops.
 
 Without ``keep_days`` nothing is deleted: a cost report and a reconciliation read these files, and
-only their operator knows for which periods one is still to come.
+only the operator can decide for which periods they are still needed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _DAY: Final = r"(\d{4}-\d{2}-\d{2})"
 
 
 def check_keep_days(keep_days: int | None) -> int | None:
-    """The number as it is, if it is one; raises ConfigurationError."""
+    """Returns the number as it is; raises ConfigurationError if it is not allowed."""
     if keep_days is None or (type(keep_days) is int and 1 <= keep_days <= KEEP_DAYS_MAX):
         return keep_days
     raise ConfigurationError(
-        f"keep_days must be a whole number from 1 to {KEEP_DAYS_MAX}, not {keep_days!r}",
-        hint="Leave it out to keep everything",
+        f"Invalid value for keep_days: {keep_days!r}",
+        hint=f"Use a whole number from 1 to {KEEP_DAYS_MAX}, or leave it out to keep all files",
     )
 
 
 def prune(directory: Path, kind: str, keep_days: int, today: date) -> int:
-    """Delete the old files of a kind of log ("operations", "audit"); how many those were."""
+    """Delete the old files of a kind of log ("operations", "audit"); returns their number."""
     pattern = re.compile(rf"{re.escape(kind)}{_RUN}-{_DAY}(?:\.\d{{1,9}})?\.jsonl", re.ASCII)
     first_kept = today - timedelta(days=keep_days)
     count = 0
@@ -57,7 +57,7 @@ def prune(directory: Path, kind: str, keep_days: int, today: date) -> int:
         logger.warning("Old files of the %s log could not be deleted: %s", kind, error.strerror)
     if count:
         logger.info(
-            "%d files of the %s log are older than %d days: deleted", count, kind, keep_days
+            "Deleted %d files of the %s log that are older than %d days", count, kind, keep_days
         )
     return count
 

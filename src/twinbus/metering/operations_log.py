@@ -1,33 +1,31 @@
-"""Operations, counted in memory and written as lines every second.
+"""Operations, counted in memory and written to the operations log every second (rule C1).
 
-Every operation of a namespace, counted (rule C1).
-
-The operations log: every second, what each tally has gained since (rule C1).
+A line has what one counter has gained since its last line:
 
     {"version":1,"run":"5f0c…","number":17,"from":"2026-11-16T10:00:00.000Z",
      "to":"2026-11-16T10:00:01.000Z","source":"broker","namespace":"demo","entity":"orders",
      "operation":"send","calls":3,"messages":300,"units":300,"bytes_in":61200,"bytes_out":0}
 
-Rule 1: counting is cheap. An end of a link holds the tally of its own operation; a run of
+Rule 1: counting is cheap. Each link endpoint has the counter of its own operation; a run of
         messages costs five additions, however long it is.
-Rule 2: a tally only grows. What is new since the last line was written is a difference, so
-        that nothing is counted twice and the totals can be compared with the log.
-Rule 3: an entity that was deleted is counted under no name, once its lines are written: whoever
-        creates and deletes entities does not fill the memory with their names.
-Rule 4: a meter says when a third of ``unwritten_units_max`` was counted since the last lines,
-        wherever that happens: twice as much may be counted before they are on the disk.
-Rule 5: a meter knows which tallies have changed, so that lines cost nothing for the others.
-Rule 6: ``run`` and ``number`` name a line for ever; a reader that meets one twice drops it. The
-        numbers of a run have no gap: where one is missing, the disk refused a line.
-Rule 7: intervals end at round times of the wall clock, midnight (UTC) among them, or a moment
-        later where the machine or the disk is busy. One belongs to the day of its ``from``.
+Rule 2: a counter only grows. A line has the difference since the last line, so that nothing is
+        counted twice and the totals can be compared with the log.
+Rule 3: a deleted entity is counted without a name, once its lines are written: clients that create
+        and delete entities do not fill the memory with names.
+Rule 4: a meter calls ``on_full`` when a third of ``unwritten_units_max`` was counted since the
+        last lines: twice as much may be counted before they are on the disk.
+Rule 5: a meter keeps a list of the counters that have changed, so that the others cost nothing.
+Rule 6: ``run`` and ``number`` identify a line for ever; a reader that finds one twice drops it.
+        The numbers of a run have no gap: where one is missing, the disk refused a line.
+Rule 7: intervals end at round times of the wall clock, midnight (UTC) among them, or slightly
+        later when the machine or the disk is busy. One belongs to the day of its ``from``.
 Rule 8: a run begins with the line ``opened`` and, if it is closed and not killed, ends with the
         line ``closed``. A kill loses at most the last interval, and at most the
         ``unwritten_units_max`` of the last line that has it, ``opened`` or ``flushed``: lines are
-        asked for when a third of it has been counted. It follows the load of the run, and each
-        change is a line ``flushed`` behind those that it follows from.
-Rule 9: a second has LINES_A_SECOND_MAX lines at most: with more tallies at work the intervals are
-        longer, up to ten seconds, so that a log does not grow without bound.
+        written when a third of it was counted. The value follows the load of the run, and each
+        change is a line ``flushed`` after the lines that caused it.
+Rule 9: a second has LINES_A_SECOND_MAX lines at most: with more active counters the intervals are
+        longer, up to ten seconds, so that a log does not grow without limit.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ from twinbus.common.clock import Clock
 from twinbus.cost.units import NOTHING, Amount, Operation
 from twinbus.metering.json_lines import JsonLines, timestamp
 
-# What a kill may cost at most, of a quiet run and of the busiest one.
+# What a kill may lose at most, of an idle run and of the busiest one.
 UNWRITTEN_UNITS_MIN: Final = 1_000
 UNWRITTEN_UNITS_MAX: Final = 100_000
 # Deleted entities whose names are kept where no lines are written.
-GONE_COUNT_MAX: Final = 1_024
-# What the dead letters of an entity are counted under is its name with this behind it.
+DELETED_COUNT_MAX: Final = 1_024
+# Dead letters are counted under the name of their entity with this suffix.
 DEAD_LETTERS: Final = "/$deadletterqueue"
-# Names that are forgotten for each one that comes: no deletion pays for thousands of earlier ones.
-FORGOTTEN_AT_ONCE: Final = 2
+# Names that each deletion removes: none has to remove thousands of earlier ones.
+REMOVED_AT_ONCE: Final = 2
 
 
 @dataclass(slots=True)
@@ -67,14 +65,14 @@ class OperationCounter:
     bytes_in: int = 0
     bytes_out: int = 0
     written: Amount = NOTHING
-    """What the log holds of it."""
+    """The part that is in the log."""
     is_changed: bool = field(default=False, repr=False, compare=False)
-    """Whether the meter knows that lines have to tell of it."""
+    """Whether the meter has it in its list of changed counters."""
 
     def total(self) -> Amount:
         return Amount(self.calls, self.messages, self.units, self.bytes_in, self.bytes_out)
 
-    def took_in(self, calls: int, messages: int, units: int, size: int) -> None:
+    def add_incoming(self, calls: int, messages: int, units: int, size: int) -> None:
         self.calls += calls
         self.messages += messages
         self.units += units
@@ -84,9 +82,9 @@ class OperationCounter:
             meter.note_change(self)
         meter.room_units -= units
         if meter.room_units <= 0:
-            meter.filled()
+            meter.note_full()
 
-    def gave_out(self, messages: int, units: int, size: int) -> None:
+    def add_outgoing(self, messages: int, units: int, size: int) -> None:
         self.calls += 1
         self.messages += messages
         self.units += units
@@ -96,14 +94,14 @@ class OperationCounter:
             meter.note_change(self)
         meter.room_units -= units
         if meter.room_units <= 0:
-            meter.filled()
+            meter.note_full()
 
-    def happened(self) -> None:
-        """A request that carries no message."""
-        self.took_in(1, 0, 1, 0)
+    def add_request(self) -> None:
+        """A request without a message."""
+        self.add_incoming(1, 0, 1, 0)
 
-    def takes_over(self, other: OperationCounter) -> None:
-        """Count what another one has counted, and what of it is written."""
+    def merge(self, other: OperationCounter) -> None:
+        """Add what another counter has counted, and the part of it that is written."""
         self.calls, self.messages, self.units, self.bytes_in, self.bytes_out = self.total().plus(
             other.total()
         )
@@ -113,36 +111,36 @@ class OperationCounter:
 
 
 class Meter:
-    """The tallies of one namespace."""
+    """The counters of one namespace."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[str, Operation], OperationCounter] = {}
+        self._counters: dict[tuple[str, Operation], OperationCounter] = {}
         self._changed: dict[tuple[str, Operation], OperationCounter] = {}
         self.unwritten_units_max = UNWRITTEN_UNITS_MIN
-        """What may be counted before the next lines are on the disk."""
+        """How many units may be counted before the next lines are on the disk."""
         self.room_units = self._flush_units
-        """What may still be counted before lines are asked for."""
+        """How many units may still be counted before on_full is called."""
         self.on_full: Callable[[], object] = lambda: None
         """Called when a third of unwritten_units_max was counted since the last lines."""
         self.has_lines = False
-        """Whether lines are written; without them only totals are wanted."""
-        self._gone: list[str] = []
-        self._written_off: deque[str] = deque()
+        """Whether lines are written; otherwise only totals are used."""
+        self._deleted: list[str] = []
+        self._to_remove: deque[str] = deque()
         """Deleted entities whose lines are written."""
 
     def counter(self, entity: str, operation: Operation) -> OperationCounter:
-        """Where to count an operation on an entity; ask once and keep it."""
+        """The counter of an operation on an entity; get it once and keep it."""
         key = entity, operation
-        tally = self._tallies.get(key)
-        if tally is None:
-            tally = self._tallies[key] = OperationCounter(entity, operation, self)
-        return tally
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = OperationCounter(entity, operation, self)
+        return counter
 
     @property
     def _flush_units(self) -> int:
         return self.unwritten_units_max // 3
 
-    def filled(self) -> None:
+    def note_full(self) -> None:
         self.room_units = self._flush_units
         self.on_full()
 
@@ -152,72 +150,72 @@ class Meter:
 
     @property
     def has_changed(self) -> bool:
-        """Whether something was counted since the last lines."""
+        """Whether a counter has changed since the last lines."""
         return bool(self._changed)
 
     def changed(self) -> list[OperationCounter]:
-        """The tallies that have changed since they were asked for the last time."""
+        """The counters that have changed since the last call."""
         changed, self._changed = list(self._changed.values()), {}
-        for tally in changed:
-            tally.is_changed = False
+        for counter in changed:
+            counter.is_changed = False
         return changed
 
-    def was_written(self, units: int, *, is_early: bool = False) -> None:
+    def note_written(self, units: int, *, is_early: bool = False) -> None:
         """Everything that was counted is in lines now, ``units`` in the last ones; ``is_early``:
-        they were asked for before their time."""
+        they were written before the end of the interval."""
         self.unwritten_units_max = next_bound(self.unwritten_units_max, units, is_early=is_early)
         self.room_units = self._flush_units
-        self._write_off()
+        self._queue_removals()
 
-    def gone(self, entity: str, is_there: Callable[[str], bool]) -> None:
-        """An entity was deleted; ``is_there`` says of a name whether another one has it."""
-        self._gone.append(entity)
-        if not self.has_lines and len(self._gone) > GONE_COUNT_MAX:
-            self._write_off()
-        for _ in range(min(FORGOTTEN_AT_ONCE, len(self._written_off))):
-            name = self._written_off.popleft()
-            if not is_there(name):
-                self._forget(name)
+    def note_deleted(self, entity: str, exists: Callable[[str], bool]) -> None:
+        """An entity was deleted; ``exists`` returns whether an entity with a name exists now."""
+        self._deleted.append(entity)
+        if not self.has_lines and len(self._deleted) > DELETED_COUNT_MAX:
+            self._queue_removals()
+        for _ in range(min(REMOVED_AT_ONCE, len(self._to_remove))):
+            name = self._to_remove.popleft()
+            if not exists(name):
+                self._remove(name)
 
-    def _write_off(self) -> None:
-        self._written_off.extend(self._gone)
-        self._gone.clear()
+    def _queue_removals(self) -> None:
+        self._to_remove.extend(self._deleted)
+        self._deleted.clear()
 
-    def _forget(self, entity: str) -> None:
+    def _remove(self, entity: str) -> None:
         for operation in Operation:
             for name in (entity, entity + DEAD_LETTERS):
-                tally = self._tallies.pop((name, operation), None)
+                counter = self._counters.pop((name, operation), None)
                 self._changed.pop((name, operation), None)
-                if tally is not None:
-                    self.counter("", operation).takes_over(tally)
+                if counter is not None:
+                    self.counter("", operation).merge(counter)
 
     @property
     def unwritten_units(self) -> int:
-        """What the log does not hold yet."""
-        return sum(tally.units - tally.written.units for tally in self)
+        """The units that are not in the log yet."""
+        return sum(counter.units - counter.written.units for counter in self)
 
     def __iter__(self) -> Iterator[OperationCounter]:
-        return iter(self._tallies.values())
+        return iter(self._counters.values())
 
 
 def next_bound(bound: int, units: int, *, is_early: bool) -> int:
-    """What may be unwritten from now on, after lines of so many units, and ``bound`` before.
+    """The next ``unwritten_units_max``, after lines of ``units``; ``bound`` is the current one.
 
-    Three times what these have: about a third is counted until the next ones, and the rest is for
-    a load that grows and a disk that is slow. It grows at once, and falls to half or less, so that
-    it seldom changes.
+    Three times the units of the lines: about a third is counted until the next ones, and the rest
+    is for a growing load and a slow disk. It grows at once, and falls only to half or less, so
+    that it seldom changes.
     """
     if is_early:
-        # No more than twice: a third of the new one may be counted before a reader knows it.
+        # No more than twice: a third of the new one may be counted before it is in the log.
         wanted = max(3 * units, 2 * bound)
     elif bound // 2 < 3 * units <= bound:
         wanted = bound
     else:
-        wanted = _rounded_up(3 * units)
+        wanted = _round_up(3 * units)
     return min(max(wanted, UNWRITTEN_UNITS_MIN), UNWRITTEN_UNITS_MAX)
 
 
-def _rounded_up(number: int) -> int:
+def _round_up(number: int) -> int:
     """To one digit and zeros."""
     step = int("1" + "0" * (len(str(number)) - 1))
     return -(-number // step) * step
@@ -229,18 +227,18 @@ LONGER_INTERVALS: Final = (1, 2, 5, 10)
 # A line has some 280 bytes: 50 of them in every second are 1.2 GB a day.
 LINES_A_SECOND_MAX: Final = 50
 RECORD_VERSION: Final = 1
-# The lines that count nothing: the first, one that changes the bound, the last.
+# The lines without counts: the first, one that changes unwritten_units_max, the last.
 OPENED: Final = "opened"
 FLUSHED: Final = "flushed"
 CLOSED: Final = "closed"
 NOT_COUNTED: Final = (OPENED, FLUSHED, CLOSED)
 
 Source = Literal["broker", "client"]
-"""Who counted: a namespace all that is done to it, a client what it does."""
+"""What counted: a broker all operations on a namespace, a client its own."""
 
 
 class Timers(Protocol):
-    """The part of an event loop that wakes somebody later."""
+    """The part of an event loop that starts timers."""
 
     def call_later(
         self, delay: float, callback: Callable[..., object], /, *args: Any
@@ -248,7 +246,7 @@ class Timers(Protocol):
 
 
 class OperationsLog:
-    """Writes the tallies of one namespace down."""
+    """Writes the counters of one namespace to its operations log."""
 
     def __init__(
         self,
@@ -269,13 +267,13 @@ class OperationsLog:
         self._number = 0
         self._from_ms = clock.now().wall_ms
         self._interval_ms = INTERVAL_MS
-        self._told_bound = UNWRITTEN_UNITS_MIN
+        self._written_bound = UNWRITTEN_UNITS_MIN
         self._timer: asyncio.TimerHandle | None = None
         self._submit: Callable[[Callable[[], None]], None] | None = None
 
     def start(self, timers: Timers, submit: Callable[[Callable[[], None]], None]) -> None:
-        """Write at every interval's end, and earlier when much happens; ``submit`` runs a job
-        that may wait for the disk."""
+        """Write at the end of every interval, and earlier under load; ``submit`` runs a job that
+        may wait for the disk."""
         self._submit = submit
         self._meter.on_full, self._meter.has_lines = self._write_early, True
         submit(self.opened())
@@ -299,7 +297,7 @@ class OperationsLog:
                 self._submit(job)
 
     def stop(self) -> None:
-        """Submit nothing more; what is counted from now on is for close()."""
+        """Submit nothing more; close() writes what is counted from now on."""
         self._submit = None
         if self._timer is not None:
             self._timer.cancel()
@@ -308,9 +306,9 @@ class OperationsLog:
 
     @property
     def has_news(self) -> bool:
-        """Whether there are lines to write: something was counted, or nothing for the first time
-        after much."""
-        return self._meter.has_changed or self._told_bound != UNWRITTEN_UNITS_MIN
+        """Whether there are lines to write: a counter has changed, or unwritten_units_max has to
+        fall to its minimum."""
+        return self._meter.has_changed or self._written_bound != UNWRITTEN_UNITS_MIN
 
     def until_interval_ends_s(self) -> float:
         return (self._interval_ms - self._clock.now().wall_ms % self._interval_ms) / 1000
@@ -322,11 +320,11 @@ class OperationsLog:
         return lambda: self._lines.append(at_ms, [record])
 
     def take(self, *, is_early: bool = False) -> Callable[[], None]:
-        """What is new, as a job that writes it; ``is_early``: because much was counted."""
+        """The new lines, as a job that writes them; ``is_early``: before the interval ends."""
         return self._job(is_last=False, is_early=is_early)
 
     def close(self) -> Callable[[], None]:
-        """What is new, and that nothing comes after it."""
+        """The new lines and the last one, as a job that writes them."""
         return self._job(is_last=True)
 
     def _job(self, *, is_last: bool, is_early: bool = False) -> Callable[[], None]:
@@ -334,31 +332,31 @@ class OperationsLog:
         at_ms = self._from_ms
         to_ms = max(now_ms, at_ms)
         records = self._gains(to_ms)
-        self._meter.was_written(sum(each["units"] for each in records), is_early=is_early)
+        self._meter.note_written(sum(each["units"] for each in records), is_early=is_early)
         if not is_early:
-            self._interval_ms = INTERVAL_MS * _longer(len(records))
+            self._interval_ms = INTERVAL_MS * _interval_factor(len(records))
         if is_last:
             records.append(self._record(to_ms, "", CLOSED, NOTHING))
-        elif self._meter.unwritten_units_max != self._told_bound:
+        elif self._meter.unwritten_units_max != self._written_bound:
             records.append(self._bound(to_ms, FLUSHED))
         self._from_ms = now_ms
         return lambda: self._lines.append(at_ms, records)
 
     def _gains(self, to_ms: int) -> list[dict[str, Any]]:
         records = []
-        for tally in self._meter.changed():
-            total = tally.total()
-            gained = total.minus(tally.written)
+        for counter in self._meter.changed():
+            total = counter.total()
+            gained = total.minus(counter.written)
             if gained != NOTHING:
-                tally.written = total
-                records.append(self._record(to_ms, tally.entity, tally.operation.value, gained))
+                counter.written = total
+                records.append(self._record(to_ms, counter.entity, counter.operation.value, gained))
         return records
 
     def _bound(self, to_ms: int, operation: str) -> dict[str, Any]:
-        """A line that counts nothing, and says how much may be missing behind it."""
-        self._told_bound = self._meter.unwritten_units_max
+        """A line without counts that states how many units a kill may lose after it."""
+        self._written_bound = self._meter.unwritten_units_max
         record = self._record(to_ms, "", operation, NOTHING)
-        return {**record, "unwritten_units_max": self._told_bound}
+        return {**record, "unwritten_units_max": self._written_bound}
 
     def _record(self, to_ms: int, entity: str, operation: str, amount: Amount) -> dict[str, Any]:
         self._number += 1
@@ -376,8 +374,8 @@ class OperationsLog:
         }
 
 
-def _longer(line_count: int) -> int:
-    """How many intervals have to share so many lines (rule 9)."""
+def _interval_factor(line_count: int) -> int:
+    """By how much intervals are longer with this many lines (rule 9)."""
     fitting = (each for each in LONGER_INTERVALS if line_count <= each * LINES_A_SECOND_MAX)
     return next(fitting, LONGER_INTERVALS[-1])
 

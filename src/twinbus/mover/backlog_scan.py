@@ -1,6 +1,6 @@
-"""Looks into a backlog queue without touching it: page by page, and what is set aside in a page.
+"""Peeks through a backlog queue page by page, and finds the deferred messages of a page.
 
-Rule 1: a look is a peek: nothing is received and nothing is locked, so that it may go on beside
+Rule 1: a scan only peeks: nothing is received and nothing is locked, so that it may run beside
         everything else, and costs an idle queue no receive (Y3).
 """
 
@@ -18,16 +18,16 @@ from twinbus.mover.planning.deferred_messages import is_deferred
 __all__ = ["PAGE_COUNT", "find_deferred", "pages"]
 
 PAGE_COUNT: Final = 250
-"""Messages that are looked at or asked for by number in one request; the service takes 250."""
+"""Messages that one request peeks at or receives by number; the service allows 250."""
 
 
 async def pages(
     receiver: Receiver, first: int, *, timeout_s: float
 ) -> AsyncIterator[list[ReceivedMessage]]:
-    """Everything in the queue from a number on."""
+    """All messages of the queue from sequence number ``first`` on, as pages of a peek."""
     while page := await receiver.peek(PAGE_COUNT, from_sequence=first, timeout_s=timeout_s):
         yield page
-        # A message that cannot be read has no number: it must not send us back.
+        # A message that cannot be decoded has no number: the scan must not restart because of it.
         last = max(each.sequence_number for each in page)
         if last < first:
             return
@@ -37,7 +37,7 @@ async def pages(
 def find_deferred(
     page: Sequence[ReceivedMessage], rules: DeliveryRules, *, now_ms: int
 ) -> dict[str, list[int]]:
-    """The numbers of what is set aside in a page, by destination; PRIMARY: without a usable one."""
+    """The numbers of the deferred messages of a page, by destination; PRIMARY: no usable one."""
     deferred = [each for each in page if is_deferred(each.encoded)]
     plan = plan_chunk(deferred, rules, now_ms=now_ms)
     found = {

@@ -1,18 +1,18 @@
-"""Finds the backlog queues of a primary that hold messages, whoever made them (Y9).
+"""Finds the backlog queues of a primary that hold messages, whichever pair created them (Y9).
 
     with Manage      a listing of the secondary's queues
     without it       a peek into <primary>/x-servicebus-transfer/0, 1, ..., until three in a row
                      are missing
 
-A pair with fewer queues than another pair of the same primary would otherwise leave messages
-where no syphon looks.
+Otherwise messages would stay in queues that no syphon serves, when one pair of a primary has fewer
+queues than another.
 
-Rule 1: a queue that is empty is not served because of a search: an idle one would cost polls.
-Rule 2: while nothing moves a search is peeks alone, as often as queues are polled. One at a queue
+Rule 1: a search does not add empty queues to those that are served: an idle queue would cost polls.
+Rule 2: while nothing moves a search only peeks, as often as queues are polled. A peek at a queue
         that does not exist is not charged, and one into an empty queue costs what a poll does: an
-        idle syphon costs Y3's figures for the queues that there are. The listing, which also sees
-        behind a gap, is for the beginning and for times at which messages move.
-Rule 3: a search raises nothing and is bounded: what it misses now, the next one finds.
+        idle syphon costs what Y3 states for the queues that exist. The listing, which also finds
+        queues behind a gap, is for the beginning and for times in which messages move.
+Rule 3: a search raises no error and is bounded: a queue that it misses is found by the next one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 __all__ = ["BacklogSearch", "ListQueues", "holds_messages", "index_of"]
 
 MISSING_MAX: Final = 3
-"""So many missing queues in a row are the end of them."""
+"""After this many missing queues in a row the search ends."""
 PROBES_MAX: Final = 1_000
-"""Queues that one search peeks into at most: the commands allow a pair so many."""
+"""Queues that one search peeks into at most: the largest number that a pair may have."""
 LISTED_MAX: Final = 1_000
-"""With more queues than this, of whatever kind, a listing takes more requests than it is worth."""
+"""With more queues than this, of any kind, a listing needs more requests than peeks would."""
 PEEK_TIMEOUT_S: Final = 10.0
 LISTING_TIMEOUT_S: Final = 20.0
 IDLE_S: Final = 900.0
@@ -53,8 +53,8 @@ BUSY_S: Final = 60.0
 
 ListQueues = Callable[[str], "AsyncGenerator[QueueProperties, None]"]
 
-# These say something about the namespace, not about one queue.
-_AWAY: Final = (CommunicationError, OperationTimeout, ServerBusy)
+# Errors of the whole namespace, not of one queue.
+_NAMESPACE_ERRORS: Final = (CommunicationError, OperationTimeout, ServerBusy)
 
 
 def index_of(path: str, primary_name: str) -> int | None:
@@ -67,7 +67,7 @@ def index_of(path: str, primary_name: str) -> int | None:
 
 
 def holds_messages(queue: QueueProperties) -> bool:
-    """Whether something in it may come home; messages that are set aside count as active."""
+    """Whether it holds messages that may be moved; deferred ones count as active."""
     return queue.counts.active + queue.counts.scheduled > 0
 
 
@@ -80,8 +80,8 @@ class BacklogSearch:
         primary_name: str,
         list_queues: ListQueues | None = None,
     ) -> None:
-        """``make_receiver`` is a driver's; ``list_queues`` needs Manage, and a namespace that
-        refuses it is not asked again."""
+        """``make_receiver`` is that of a driver; ``list_queues`` requires the Manage claim, and is
+        not called again after the namespace has refused it."""
         self._make_receiver = make_receiver
         self.primary_name = primary_name
         self._list_queues = list_queues
@@ -90,7 +90,7 @@ class BacklogSearch:
     # -- from time to time --------------------------------------------------------------------
 
     def note_moved(self) -> None:
-        """Messages have come home: other queues may hold some, too."""
+        """Messages were moved: other queues may hold some, too."""
         self._has_moved.set()
 
     async def keep_finding(
@@ -101,7 +101,7 @@ class BacklogSearch:
             began_s = asyncio.get_running_loop().time()
             has_moved = await self._pause(began_s)
             self._has_moved.clear()
-            for queue in await self.holding(known(), is_idle=not has_moved):
+            for queue in await self.find_holding(known(), is_idle=not has_moved):
                 on_found(queue)
 
     async def _pause(self, began_s: float) -> bool:
@@ -116,18 +116,20 @@ class BacklogSearch:
 
     # -- once -----------------------------------------------------------------------------------
 
-    async def holding(self, known: Collection[str], *, is_idle: bool = False) -> tuple[str, ...]:
+    async def find_holding(
+        self, known: Collection[str], *, is_idle: bool = False
+    ) -> tuple[str, ...]:
         """The backlog queues beside ``known`` that hold messages, in the order of their numbers."""
         if self._list_queues is not None and not is_idle:
-            listed = await self._listed(self._list_queues)
+            listed = await self._list(self._list_queues)
             if listed is not None:
                 held = [queue.path for queue in listed if holds_messages(queue)]
                 return self._others(held, known)
-        return self._others(await self._probed(known, bool), known)
+        return self._others(await self._probe(known, bool), known)
 
-    async def existing(self) -> tuple[str, ...]:
+    async def find_existing(self) -> tuple[str, ...]:
         """All backlog queues that a peek can find, with messages or without."""
-        return self._others(await self._probed((), lambda _shown: True), ())
+        return self._others(await self._probe((), lambda _has_messages: True), ())
 
     def _others(self, found: Collection[str], known: Collection[str]) -> tuple[str, ...]:
         have = self._indices(known)
@@ -138,7 +140,7 @@ class BacklogSearch:
         indices = (index_of(path, self.primary_name) for path in paths)
         return {index for index in indices if index is not None}
 
-    async def _listed(self, list_queues: ListQueues) -> list[QueueProperties] | None:
+    async def _list(self, list_queues: ListQueues) -> list[QueueProperties] | None:
         found: list[QueueProperties] = []
         try:
             async with (
@@ -150,41 +152,41 @@ class BacklogSearch:
                     if len(found) > LISTED_MAX:
                         self._list_queues = None
                         return None
-        except (*_AWAY, TimeoutError):
+        except (*_NAMESPACE_ERRORS, TimeoutError):
             return None
-        except TwinbusError:  # It does not list, or not for us.
+        except TwinbusError:  # The namespace has no listing, or the claim is missing.
             self._list_queues = None
             return None
         return found
 
-    async def _probed(self, known: Collection[str], is_wanted: Callable[[bool], bool]) -> list[str]:
-        """The queues that are wanted, of all that a look upwards finds."""
+    async def _probe(self, known: Collection[str], is_wanted: Callable[[bool], bool]) -> list[str]:
+        """The queues that are wanted, of all that peeks at increasing numbers find."""
         have = self._indices(known)
         found: list[str] = []
         missing = first = 0
         while first < PROBES_MAX:
-            # As many at once as end the search if all of them are missing.
+            # As many at the same time as end the search if all of them are missing.
             indices = range(first, first + MISSING_MAX)
-            looks = (self._look(index, is_known=index in have) for index in indices)
-            for index, shown in zip(indices, await asyncio.gather(*looks), strict=True):
-                if isinstance(shown, ServiceError):
+            peeks = (self._peek(index, is_known=index in have) for index in indices)
+            for index, result in zip(indices, await asyncio.gather(*peeks), strict=True):
+                if isinstance(result, ServiceError):
                     return found
-                missing = missing + 1 if shown is None else 0
+                missing = missing + 1 if result is None else 0
                 if missing == MISSING_MAX:
                     return found
-                if shown is not None and index not in have and is_wanted(shown):
+                if result is not None and index not in have and is_wanted(result):
                     found.append(str(BacklogPath(self.primary_name, index)))
             first += MISSING_MAX
         return found
 
-    async def _look(self, index: int, *, is_known: bool) -> bool | ServiceError | None:
-        """Whether a queue shows messages; None: it is not there, or not for us."""
+    async def _peek(self, index: int, *, is_known: bool) -> bool | ServiceError | None:
+        """Whether a queue holds messages; None: it does not exist, or the claim is missing."""
         if is_known:
             return False
         receiver = self._make_receiver(str(BacklogPath(self.primary_name, index)))
         try:
             return bool(await receiver.peek(1, timeout_s=PEEK_TIMEOUT_S))
-        except _AWAY as error:
+        except _NAMESPACE_ERRORS as error:
             return error
         except ServiceError:
             return None

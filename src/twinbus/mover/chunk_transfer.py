@@ -1,17 +1,17 @@
-"""One chunk on its way home: what the plan says, done over the network.
+"""Moves one chunk: carries out its plan over the network.
 
-    for each destination, at once:   admit --> send in batches --> complete what was accepted
-                                       '----> set aside what has to wait
-    what nobody can deliver:         dead-letter
-    what belongs to another pair:    defer, and forget
+    all destinations at the same time:   admit --> send in batches --> complete what was accepted
+                                           '----> defer what has to wait
+    messages that can never be delivered:   dead-letter
+    messages of another pair:               defer, and do not remember their numbers
 
 Rule 1: completing goes through the ledger, which refuses it before the primary accepted (Y1).
-Rule 2: no error of either namespace leaves run(); it becomes receipts and signs on the board.
-Rule 3: what has to wait is deferred: nobody receives it until somebody asks for its number, so
-        it neither stands before others nor is received over and over (Y4).
-        So is what belongs to another pair (P21): abandoned, it would come again at once, and its
-        deliveries would count until it is dead-lettered. Its own syphon finds it by looking.
-Rule 4: no more is sent and not completed than there is room for in flight: a kill repeats that.
+Rule 2: no error of either namespace leaves run(); it becomes receipts and circuit signals.
+Rule 3: a message that has to wait is deferred: it is only received by its number, so it neither
+        delays others nor is received again and again (Y4). So is a message of another pair (P21):
+        abandoned, it would be received again at once, and its delivery count would grow until it
+        is dead-lettered. The syphon of its own pair finds it by a scan.
+Rule 4: the number of messages that are sent and not yet completed is limited: a kill repeats them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ from twinbus.mover.planning.receipts import ReceiptOutcome
 __all__ = ["PRIMARY", "ChunkTransfer"]
 
 PRIMARY: Final = ""
-"""The board's entry for the primary as a whole: no entity has an empty name."""
-# Batches of one destination under way at once. More would only wait in the primary's commit; and
-# none waits for another destination, which may be a silent one.
+"""The circuit of the primary as a whole: no entity has an empty name."""
+# Batches of one destination that are sent at the same time. More would only wait in the primary's
+# commit; and none waits for another destination, which may not respond.
 BATCHES_IN_FLIGHT_MAX: Final = 8
 # What was accepted waits this long for the rest of its chunk: a crash in that time repeats it.
 SETTLE_INTERVAL_S: Final = 0.05
+DESTINATION_UNAVAILABLE: Final = "its destination is unavailable"
 
 
 class ChunkTransfer:
@@ -83,8 +84,8 @@ class ChunkTransfer:
         clock: Clock,
         permission: SendPermission | None,
     ) -> None:
-        """``permission`` is the board's word, for messages of one destination that were set
-        aside; whoever has it did not ask for them in vain."""
+        """``permission`` is what the circuit has allowed already, for deferred messages of one
+        destination; None: it is asked for each destination."""
         self._receiver, self._senders = receiver, senders
         self._circuits, self._deferred, self._ledger = circuits, deferred, ledger
         self._options, self._clock = options, clock
@@ -110,21 +111,24 @@ class ChunkTransfer:
                     self._all_sent.set()
                     self._has_news.set()
         finally:
-            # Something is left only when the chunk was cut short.
+            # Something is left only when the chunk was cancelled.
             for path in list(self._held):
-                self._complete_sent(path)
+                self._leave_flight(path)
 
     async def _send_plan(self, plan: ChunkPlan) -> None:
         async with asyncio.TaskGroup() as sending:
             self._queue_dead_letters(plan.poison)
             if plan.foreign:
-                sending.create_task(self._pass_over(plan.foreign))
+                sending.create_task(self._defer_foreign(plan.foreign))
             together = {}
             for path, items in plan.by_destination.items():
-                if self._senders.knows(path) and self._circuits.state(path) is CircuitState.CLOSED:
+                if (
+                    self._senders.has_limit(path)
+                    and self._circuits.state(path) is CircuitState.CLOSED
+                ):
                     together[path] = items
                 else:
-                    # Nobody waits for one that may take its time to answer.
+                    # No other destination waits for one that may respond late.
                     sending.create_task(self._deliver(path, items))
             while together:
                 for path in await self._acquire(together):
@@ -137,8 +141,9 @@ class ChunkTransfer:
         self._held.update({path: counts[path] for path in admitted})
         return admitted
 
-    def _complete_sent(self, path: str, count: int | None = None) -> None:
-        """So many (all) are in one place only, or nobody knows and their receipts say so."""
+    def _leave_flight(self, path: str, count: int | None = None) -> None:
+        """``count`` messages (None: all) are no longer in flight: they are in one namespace only,
+        or are ambiguous and have receipts that state it."""
         count = self._held[path] if count is None else count
         if count:
             self._held[path] -= count
@@ -147,20 +152,20 @@ class ChunkTransfer:
     # -- one destination ------------------------------------------------------------------
 
     async def _deliver(self, path: str, items: list[RestoredDelivery]) -> None:
-        match self._permission or self._admitted(path):
+        match self._permission or self._admit(path):
             case SendPermission.WAIT:
-                self._complete_sent(path)
-                await self._defer(path, items, ReceiptOutcome.DEFERRED, "its destination is down")
+                self._leave_flight(path)
+                await self._defer(path, items, ReceiptOutcome.DEFERRED, DESTINATION_UNAVAILABLE)
             case SendPermission.GIVE_UP:
-                self._complete_sent(path)
+                self._leave_flight(path)
                 self._queue_dead_letters([self._missing_destination(item) for item in items])
             case SendPermission.SEND:
                 await self._send_all(path, items, is_probe=False)
             case SendPermission.PROBE:
                 await self._send_all(path, items, is_probe=True)
 
-    def _admitted(self, path: str) -> SendPermission:
-        # Whoever has messages set aside can probe with those; fresh ones need not wait for it.
+    def _admit(self, path: str) -> SendPermission:
+        # If messages are deferred for it, those are the probe; new ones need not wait for it.
         may_wait = not self._deferred.holds(path)
         return self._circuits.admit(path, self._now_s(), may_wait=may_wait)
 
@@ -170,8 +175,8 @@ class ChunkTransfer:
                 path, timeout_s=self._options.attach_timeout_s
             )
         except ServiceError as error:
-            self._complete_sent(path)
-            await self._not_sent(path, items, error)
+            self._leave_flight(path)
+            await self._handle_unreachable(path, items, error)
             return
         if not self._held[path]:
             await self._acquire({path: items})
@@ -196,15 +201,15 @@ class ChunkTransfer:
     ) -> None:
         async with turns:
             if not is_probe and self._circuits.state(path) is not CircuitState.CLOSED:
-                # It closed while this batch waited for its turn.
-                self._complete_sent(path, len(items))
-                await self._defer(path, items, ReceiptOutcome.DEFERRED, "its destination is down")
+                # The circuit opened while this batch waited for its turn.
+                self._leave_flight(path, len(items))
+                await self._defer(path, items, ReceiptOutcome.DEFERRED, DESTINATION_UNAVAILABLE)
             elif self._now_s() >= self._ends_s:
-                self._complete_sent(path, len(items))
-                await self._release(items, "the chunk was out of time")
+                self._leave_flight(path, len(items))
+                await self._release(items, "the time of the chunk was over")
             elif self._in_flight.failure_count != self._failures_before:
-                self._complete_sent(path, len(items))
-                await self._release(items, "the backlog did not answer")
+                self._leave_flight(path, len(items))
+                await self._release(items, "the backlog did not respond")
             else:
                 await self._try(path, items, is_probe=is_probe)
 
@@ -216,25 +221,25 @@ class ChunkTransfer:
                 await sender.send(messages, timeout_s=self._options.send_timeout_s)
                 self._ledger.accepted(items)
         except ServiceError as error:
-            await self._refused(path, items, error, is_probe=is_probe)
+            await self._handle_error(path, items, error, is_probe=is_probe)
             return
         self._circuits.receive(path, SendSignal.ACCEPTED, self._now_s())
         self._to_complete.extend(items)
         self._has_news.set()
 
-    async def _refused(
+    async def _handle_error(
         self, path: str, items: Sequence[RestoredDelivery], error: ServiceError, *, is_probe: bool
     ) -> None:
-        self._note(path, error)
-        verdict = classify_error(error)
-        if verdict is MoveErrorClass.REFUSED and len(items) > 1:
-            # At once: one after the other would take as many round trips as there are messages.
+        self._note_error(path, error)
+        error_class = classify_error(error)
+        if error_class is MoveErrorClass.REFUSED and len(items) > 1:
+            # At the same time: in turn they would take a round trip for each message.
             async with asyncio.TaskGroup() as group:
                 for part in split_batch(items):
                     group.create_task(self._try(path, part, is_probe=is_probe))
             return
-        self._complete_sent(path, len(items))
-        match verdict:
+        self._leave_flight(path, len(items))
+        match error_class:
             case MoveErrorClass.REFUSED:
                 self._queue_dead_letters([poison_from_error(items[0], error)])
             case MoveErrorClass.AMBIGUOUS if self._is_undeliverable(items, is_probe):
@@ -245,17 +250,17 @@ class ChunkTransfer:
                 await self._defer_failed(path, items, error)
 
     def _is_undeliverable(self, items: Sequence[RestoredDelivery], is_probe: bool) -> bool:
-        """A message that always ends in doubt, although its destination takes others."""
+        """A message that is ambiguous at every attempt, although its destination accepts others."""
         attempts = items[0].delivered.delivery_count
         return len(items) == 1 and not is_probe and attempts >= self._options.attempts_max
 
-    async def _not_sent(
+    async def _handle_unreachable(
         self, path: str, items: list[RestoredDelivery], error: ServiceError
     ) -> None:
-        """The destination could not even be reached: nothing of this is in doubt."""
-        self._note(path, error)
+        """No link to the destination could be opened: nothing was sent, nothing is ambiguous."""
+        self._note_error(path, error)
         if classify_error(error) is MoveErrorClass.REFUSED:
-            # It is there and takes no messages from anybody, as a subscription: waiting is vain.
+            # It exists and never accepts messages, for example a subscription: do not wait.
             self._queue_dead_letters([poison_from_error(item, error) for item in items])
         else:
             await self._defer_failed(path, items, error)
@@ -268,7 +273,7 @@ class ChunkTransfer:
         else:
             await self._defer(path, items, ReceiptOutcome.DEFERRED, error.sentence)
 
-    def _note(self, path: str, error: ServiceError) -> None:
+    def _note_error(self, path: str, error: ServiceError) -> None:
         pause_s_min = error.retry_after_s if isinstance(error, ServerBusy) else 0.0
         now_s = self._now_s()
         self._circuits.receive(
@@ -283,7 +288,7 @@ class ChunkTransfer:
             self._circuits.receive(PRIMARY, SendSignal.FAILED, now_s)
 
     def _missing_destination(self, item: RestoredDelivery) -> PoisonMessage:
-        description = f"{item.destination}: it does not exist, also after the grace period"
+        description = f"{item.destination}: Entity not found for the whole grace period."
         return PoisonMessage(item, "destination-not-found", description)
 
     # -- settling in the backlog ----------------------------------------------------------
@@ -291,9 +296,9 @@ class ChunkTransfer:
     async def _settle(self) -> None:
         """Complete what was accepted, in few and large ranges, until everything was sent.
 
-        A chunk for two destinations is accepted in two halves that lie between each other:
-        completed one by one they would cost a frame for each message, together they cost one.
-        Poison is buried in the same moment: by itself each would cost the backlog a commit.
+        A chunk for two destinations is accepted in two halves whose numbers alternate: completed
+        separately they would cost a frame for each message, together they cost one. Poison
+        messages are dead-lettered at the same time: separately each would cost a commit.
         """
         while self._to_complete or self._to_dead_letter or not self._all_sent.is_set():
             await self._has_news.wait()
@@ -307,8 +312,8 @@ class ChunkTransfer:
                 if items:
                     items.sort(key=_sequence_number)
                     group.create_task(self._complete(items))
-                for (reason, description), alike in _dead_letter_groups(poison).items():
-                    group.create_task(self._dead_letter(alike, reason, description))
+                for (reason, description), same in _dead_letter_groups(poison).items():
+                    group.create_task(self._dead_letter(same, reason, description))
 
     async def _complete(self, items: Sequence[RestoredDelivery]) -> None:
         deliveries = self._ledger.completable(items)
@@ -322,10 +327,10 @@ class ChunkTransfer:
             return
         finally:
             for path, count in Counter(each.destination for each in items).items():
-                self._complete_sent(path, count)
-        kept, moved = _parted(items, lost)
+                self._leave_flight(path, count)
+        kept, moved = _split_lost(items, lost)
         self._close(moved, ReceiptOutcome.MOVED)
-        self._close(kept, ReceiptOutcome.LOCK_LOST, "moved, and its lock was lost before")
+        self._close(kept, ReceiptOutcome.LOCK_LOST, "moved, but its lock was lost before")
 
     async def _defer(
         self, path: str, items: Sequence[RestoredDelivery], outcome: ReceiptOutcome, reason: str
@@ -337,15 +342,15 @@ class ChunkTransfer:
                     [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
                 )
         finally:
-            # After an error, or cut off: deferred or still locked. Asking for a number that is
-            # not deferred harms nobody.
-            _lost, deferred = _parted(items, lost)
+            # After an error, or cancelled: deferred or still locked. To ask for a number that is
+            # not deferred does no harm.
+            _lost, deferred = _split_lost(items, lost)
             self._deferred.add(path, [each.delivered.sequence_number for each in deferred])
         self._close(items, outcome, reason)
 
-    async def _pass_over(self, foreign: Sequence[Foreign]) -> None:
+    async def _defer_foreign(self, foreign: Sequence[Foreign]) -> None:
         items = [each.item for each in foreign]
-        with suppress(ServiceError):  # Their locks end by themselves, and they come again.
+        with suppress(ServiceError):  # Their locks expire, and they are received again.
             await self._receiver.defer(
                 [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
             )
@@ -370,15 +375,15 @@ class ChunkTransfer:
             )
         except ServiceError:
             lost = [each.delivered for each in items]
-        kept, buried = _parted(items, lost)
-        self._close(buried, ReceiptOutcome.DEAD_LETTERED, reason)
+        kept, dead_lettered = _split_lost(items, lost)
+        self._close(dead_lettered, ReceiptOutcome.DEAD_LETTERED, reason)
         self._close(
             kept, ReceiptOutcome.RELEASED, f"not dead-lettered ({reason}): its lock was lost"
         )
 
     async def _release(self, items: Sequence[RestoredDelivery], reason: str) -> None:
-        """Back to the queue, for whoever receives next."""
-        with suppress(ServiceError):  # Their locks end by themselves.
+        """Return the messages to the queue, for the next receive."""
+        with suppress(ServiceError):  # Their locks expire.
             await self._receiver.abandon(
                 [each.delivered for each in items], timeout_s=self._options.settle_timeout_s
             )
@@ -401,14 +406,14 @@ def _sequence_number(item: RestoredDelivery) -> int:
 def _dead_letter_groups(
     poison: Sequence[PoisonMessage],
 ) -> dict[tuple[str, str], list[RestoredDelivery]]:
-    """What is dead-lettered for one reason, in one frame if it lies side by side."""
-    graves: dict[tuple[str, str], list[RestoredDelivery]] = {}
+    """Messages by (reason, description): each group is one frame if its numbers are consecutive."""
+    groups: dict[tuple[str, str], list[RestoredDelivery]] = {}
     for item, reason, description in poison:
-        graves.setdefault((reason, description), []).append(item)
-    return graves
+        groups.setdefault((reason, description), []).append(item)
+    return groups
 
 
-def _parted(
+def _split_lost(
     items: Sequence[RestoredDelivery], lost: Sequence[ReceivedMessage]
 ) -> tuple[Sequence[RestoredDelivery], Sequence[RestoredDelivery]]:
     """(those whose lock was lost, the others)."""

@@ -1,8 +1,8 @@
-"""One sender for each destination, shared by all chunks, and how much it takes in one send.
+"""One sender for each destination, shared by all chunks, and how large a batch to it may be.
 
-Rule 1: destinations are data from messages, so there is an upper bound; the sender that was not
-        used for longest is closed when it is reached. One that is in use stays: closing it would
-        end somebody's send.
+Rule 1: destinations are data from messages, so the number of senders is limited; at the limit the
+        sender that was not used for longest is closed. One that is in use stays: closing it would
+        end a send of another chunk.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ class DestinationSenders:
         """The destinations that were used last."""
         return list(self._senders)[-count:]
 
-    def knows(self, path: str) -> bool:
-        """Whether ``path`` has answered already."""
+    def has_limit(self, path: str) -> bool:
+        """Whether ``path`` has answered already, so that limit_bytes() sends no request."""
         return path in self._limits_bytes
 
     async def limit_bytes(self, path: str, *, timeout_s: float) -> int:
-        """How large a batch to ``path`` may be; asks the destination once."""
+        """How large a batch to ``path`` may be; opens the link when called first."""
         known = self._limits_bytes.get(path)
         if known is None:
             async with self.borrow(path) as sender:
-                facts = await sender.attach(timeout_s=timeout_s)
-            known = self._limits_bytes[path] = facts.batch_limit_bytes
+                attached = await sender.attach(timeout_s=timeout_s)
+            known = self._limits_bytes[path] = attached.batch_limit_bytes
         return known
 
     async def close(self) -> None:

@@ -1,16 +1,12 @@
-"""The mover of a process, and the local syphon.
+"""The mover of a process, and the local syphon that runs it for ``enable_syphon``.
 
-Brings the messages of all backlog queues home: the syphon's engine, in plain Python.
-
-    Mover --for each queue--> lanes      receive a chunk, send it home, and again
-                          '-> returner   tries what was set aside, once it may be tried
-
-A mover in the background of an application: what ``enable_syphon`` hosts without Spark.
+    Mover --for each queue--> workers           receive a chunk, move it, and again
+                          '-> deferred worker   retries deferred messages, once they may be retried
 
 Rule 1: any number of movers may run against one backlog (Y5).
-Rule 2: while nobody can be reached at the primary nothing is received: an outage costs nothing.
+Rule 2: while the primary is unreachable nothing is received: an outage costs nothing.
 Rule 3: stop() returns within about 5 s, whatever the namespaces do.
-Rule 4: a mover that ends by itself is a fault, and whoever hosts it is told.
+Rule 4: a mover that ends by itself is a fault, and ``on_end`` is called with its error.
 """
 
 from __future__ import annotations
@@ -36,12 +32,12 @@ from twinbus.mover.queue_mover import OnReceipts, QueueMover
 __all__ = ["LocalSyphon", "Mover", "MoverOptions", "MoverReport", "OnFault"]
 
 ONCE_WAIT_S: Final = 1.0
-"""How long a run over everything waits for a queue before it calls it empty."""
-ONCE_LOOKS: Final = 2
-"""And how often: the first receive opens the link, which can take all its time."""
-# How often what is set aside is looked at, in memory: the pauses of the board decide the rest.
-RETURN_INTERVAL_S: Final = 0.5
-STALL_LOOK_S: Final = 1.0
+"""How long a receive of a single run waits before its queue counts as empty."""
+ONCE_RECEIVES: Final = 2
+"""And how many receives in a row: the first opens the link, which can use up its time."""
+# How often deferred messages are checked, in memory: the circuits decide whether one is retried.
+RETRY_INTERVAL_S: Final = 0.5
+STALL_CHECK_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -50,7 +46,7 @@ class MoverReport:
 
     receipt_counts: ReceiptCounts = field(default_factory=ReceiptCounts)
     faults: dict[str, ServiceError] = field(default_factory=dict)
-    """Backlog queues that could not be read when it was last tried, each with its error."""
+    """Backlog queues whose last receive failed, each with its error."""
 
 
 class Mover:
@@ -90,8 +86,8 @@ class Mover:
         self.report = MoverReport(faults=self._queue_group.faults)
 
     async def run(self, *, once: bool = False) -> MoverReport:
-        """Move until stop(); with ``once`` until every queue is empty, or what is left has to
-        wait for its destination."""
+        """Move until stop(); with ``once`` until every queue is empty, or holds only messages
+        whose destinations are unavailable."""
         if once:
             await self._find_more()
         beside = [asyncio.create_task(self._watch())]
@@ -106,7 +102,7 @@ class Mover:
         return self.report
 
     async def dry_run(self) -> MoverReport:
-        """What run() would do with everything that is there now; nothing is received."""
+        """Receipts for what run() would do with the backlog; nothing is received."""
         await self._find_more()
         await self._queue_group.run(QueueMover.dry_run)
         return self.report
@@ -116,23 +112,23 @@ class Mover:
         self._queue_group.stop()
 
     async def close(self) -> None:
-        """Let go of all links."""
+        """Close all links."""
         await self._queue_group.close()
 
     @property
     def deferred_count(self) -> int:
-        """Messages that wait for their destinations, as far as this one knows."""
+        """Messages that wait for their destinations and whose numbers this mover has."""
         return sum(len(queue.deferred) for queue in self.queues)
 
     async def _watch(self) -> None:
-        """Tell when messages wait and none moves, and at once when a claim is missing."""
+        """Report when messages wait and none moves, and at once when a claim is missing."""
         queue_group, stall, claims = (
             self._queue_group,
             StallDetector(stall_s=STALL_S),
             ClaimMonitor(),
         )
         while self._on_stall is not None or self._on_refused is not None:
-            await asyncio.sleep(STALL_LOOK_S)
+            await asyncio.sleep(STALL_CHECK_S)
             unread = [
                 each
                 for each in queue_group.faults
@@ -141,29 +137,28 @@ class Mover:
             for path, claim in claims.observe(listen=unread, send=queue_group.circuits.refused()):
                 if self._on_refused is not None:
                     self._on_refused(path, claim)
-            waiting, is_away = self.deferred_count, queue_group.primary_probe.is_unreachable
+            waiting = self.deferred_count
             moved, now_s = (
                 self.report.receipt_counts.counts[ReceiptOutcome.MOVED],
                 queue_group.clock.now().monotonic_s,
             )
-            # Nobody knows what is in a queue that cannot be read.
+            # What a queue holds that cannot be read is unknown: it counts as one message.
             held = 0 if queue_group.rate_delay_s > 0 else waiting + len(queue_group.faults)
             if stall.update(waiting=held, moved=moved, now_s=now_s):
-                closed = queue_group.circuits.open_circuits()
-                why = stall_reason(
+                reason = stall_reason(
                     waiting,
-                    closed=closed,
+                    unavailable=queue_group.circuits.open_circuits(),
                     unread={path: each.sentence for path, each in queue_group.faults.items()},
-                    is_primary_unreachable=is_away,
+                    is_primary_unreachable=queue_group.primary_probe.is_unreachable,
                 )
                 if self._on_stall is not None:
-                    self._on_stall(why)
+                    self._on_stall(reason)
 
     # -- more queues ----------------------------------------------------------------------
 
     async def _find_more(self) -> None:
         if self._search is not None:
-            for queue in await self._search.holding(self._known()):
+            for queue in await self._search.find_holding(self._known()):
                 self._queue_group.add(queue)
 
     async def _keep_finding(self) -> None:
@@ -178,7 +173,7 @@ class Mover:
 
     async def _serve(self, queue: QueueMover) -> None:
         async with asyncio.TaskGroup() as group:
-            for _lane in range(self._options.chunks_at_once):
+            for _worker in range(self._options.chunks_at_once):
                 group.create_task(self._worker(queue))
             group.create_task(self._deferred_worker(queue))
 
@@ -202,8 +197,8 @@ class Mover:
         await queue_group.wait_for_rate()
         if queue_group.is_stopped:
             return
-        # What another mover had set aside before it was killed does not wait for a whole poll, nor
-        # does the word that a queue can be read again.
+        # Messages that another mover deferred before it was killed are found before a whole poll is
+        # over, and so is the recovery of a queue that could not be read.
         wait_s = self._options.poll_s
         if queue.foreign_count:
             wait_s = min(wait_s, queue.scan_interval_s)
@@ -215,14 +210,14 @@ class Mover:
     async def _deferred_worker(self, queue: QueueMover) -> None:
         queue_group = self._queue_group
         while not queue_group.is_stopped:
-            await queue_group.rest(RETURN_INTERVAL_S)
+            await queue_group.rest(RETRY_INTERVAL_S)
             try:
                 await queue_group.retry_deferred(queue)
             except ServiceError as error:
                 queue_group.note_fault(queue, error)
 
     async def _drain(self, queue: QueueMover) -> None:
-        await self._queue_group.empty(queue, wait_s=ONCE_WAIT_S, looks=ONCE_LOOKS)
+        await self._queue_group.empty(queue, wait_s=ONCE_WAIT_S, receives=ONCE_RECEIVES)
         if not self._queue_group.is_over:
             await queue.scan_deferred()
             await self._queue_group.retry_deferred(queue)
@@ -238,7 +233,7 @@ class Mover:
 
 
 class LocalSyphon:
-    """Brings the backlog home from start() to stop()."""
+    """Moves the backlog from start() to stop()."""
 
     def __init__(
         self,
@@ -254,9 +249,10 @@ class LocalSyphon:
         on_end: Callable[[BaseException], object] | None = None,
         search: BacklogSearch | None = None,
     ) -> None:
-        """``on_fault`` is told of a queue that could not be read, and that is tried again;
-        ``on_stall`` why nothing moves although messages wait; ``on_refused`` of a path and the
-        claim that is missing for it; ``on_end`` of an error that ended the whole."""
+        """``on_fault`` is called with a queue that could not be read and is tried again;
+        ``on_stall`` with the reason why nothing moves although messages wait; ``on_refused`` with
+        a path and the claim that is missing for it; ``on_end`` with the error that ended the
+        syphon."""
         self._mover = Mover(
             secondary,
             primary,
@@ -277,7 +273,7 @@ class LocalSyphon:
 
     @property
     def receipt_counts(self) -> ReceiptCounts:
-        """What became of the messages so far."""
+        """How many receptions ended how, so far."""
         return self._mover.report.receipt_counts
 
     def start(self) -> None:
@@ -287,12 +283,12 @@ class LocalSyphon:
             self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """End after the chunks under way; may be called twice."""
+        """End after the chunks in progress; may be called twice."""
         if self._task is None:
             await self._mover.close()
             return
         self._mover.stop()
-        with suppress(Exception):  # Told to on_end, by whose reason it ended.
+        with suppress(Exception):  # on_end gets it.
             await asyncio.shield(self._task)
 
     def _ended(self, task: asyncio.Task[object]) -> None:

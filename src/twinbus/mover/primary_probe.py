@@ -1,7 +1,7 @@
-"""Keeps a mover from receiving while nobody can be reached at the primary.
+"""Keeps a mover from receiving while the primary is unreachable.
 
-A destination that is down concerns its own messages. A line that cannot be had concerns all: then
-messages stay in the backlog untouched, and opening a link tells when somebody is there again.
+A destination that is unavailable concerns its own messages. A connection that fails concerns all:
+then messages stay in the backlog, and opening a link shows when the primary is reachable again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from twinbus.mover.planning.circuit_breaker import (
 __all__ = ["PROBE_PATH", "PrimaryProbe", "any_destination_reachable"]
 
 PROBE_PATH: Final = "twinbus-contact"
-"""What a primary is asked for when nobody knows better: "there is none" is an answer, too."""
+"""A link is opened to this path, too: also "not found" shows that the primary is reachable."""
 
-LOOK_INTERVAL_S: Final = 0.1
-"""How often a waiting lane looks at the gate, in memory."""
-# Destinations of each kind that are asked at once.
-KNOCKS_MAX: Final = 8
+CHECK_INTERVAL_S: Final = 0.1
+"""How often a waiting worker checks the state of the primary, in memory."""
+# Destinations of each kind that are probed at the same time.
+PROBES_MAX: Final = 8
 
 
 class PrimaryProbe:
-    """Open while the primary can be reached, as far as anybody knows."""
+    """Whether the primary is reachable, by the last sends and probes."""
 
     def __init__(
         self,
@@ -50,33 +50,33 @@ class PrimaryProbe:
         return self._circuits.state(PRIMARY) is not CircuitState.CLOSED
 
     async def wait_until_reachable(self) -> None:
-        """Return once the primary can be reached; knocks when it is time to."""
+        """Return once the primary is reachable; probes it when that is due."""
         while self.is_unreachable:
             if not await self.probe_once():
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def probe_once(self) -> bool:
-        """Knock, if the gate is closed and it is time to; whether that was done."""
+        """Probe the primary, if it is unreachable and a probe is due; whether that was done."""
         if (
             not self.is_unreachable
             or self._circuits.admit(PRIMARY, self._now_s()) is not SendPermission.PROBE
         ):
             return False
-        sign = await self._probe()
-        self._circuits.receive(PRIMARY, sign, self._now_s())
-        if sign is SendSignal.ACCEPTED:
+        signal = await self._probe()
+        self._circuits.receive(PRIMARY, signal, self._now_s())
+        if signal is SendSignal.ACCEPTED:
             self._circuits.allow_probes_now(self._now_s())
         return True
 
     async def _probe(self) -> SendSignal:
-        """Whether anybody answers: some are asked, because one alone may be a silent entity."""
-        closed = [each for each in self._circuits.open_circuits() if each != PRIMARY]
-        # Those that closed last may all be silent ones: what took messages last is asked as well.
-        paths = {*closed[-KNOCKS_MAX:], *self._senders.latest(KNOCKS_MAX), PROBE_PATH}
-        is_answered = await any_destination_reachable(
+        """Whether one of several destinations responds: one alone may not respond by itself."""
+        failed = [each for each in self._circuits.open_circuits() if each != PRIMARY]
+        # Those that failed last may all be silent: those that were used last are probed as well.
+        paths = {*failed[-PROBES_MAX:], *self._senders.latest(PROBES_MAX), PROBE_PATH}
+        is_reachable = await any_destination_reachable(
             self._senders, paths, timeout_s=self._timeout_s
         )
-        return SendSignal.ACCEPTED if is_answered else SendSignal.FAILED
+        return SendSignal.ACCEPTED if is_reachable else SendSignal.FAILED
 
     def _now_s(self) -> float:
         return self._clock.now().monotonic_s
@@ -85,25 +85,25 @@ class PrimaryProbe:
 async def any_destination_reachable(
     senders: DestinationSenders, paths: Collection[str], *, timeout_s: float
 ) -> bool:
-    """Knock at all of them at once, until the first answer."""
-    knocks = [asyncio.create_task(_answers(senders, path, timeout_s)) for path in paths]
+    """Open a link to all of them at the same time, until the first responds."""
+    probes = [asyncio.create_task(_responds(senders, path, timeout_s)) for path in paths]
     try:
-        for answer in asyncio.as_completed(knocks):
-            if await answer:
+        for probe in asyncio.as_completed(probes):
+            if await probe:
                 return True
         return False
     finally:
-        for knock in knocks:
-            knock.cancel()
-        await asyncio.gather(*knocks, return_exceptions=True)
+        for task in probes:
+            task.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
 
 
-async def _answers(senders: DestinationSenders, path: str, timeout_s: float) -> bool:
+async def _responds(senders: DestinationSenders, path: str, timeout_s: float) -> bool:
     try:
         async with senders.borrow(path) as sender:
             await sender.attach(timeout_s=timeout_s)
     except (CommunicationError, OperationTimeout):
         return False
     except ServiceError:
-        return True  # Whatever it is, somebody answered.
+        return True  # Any other error is a response.
     return True

@@ -1,17 +1,17 @@
-"""All backlog queues of a mover at work: what every way of working is made of.
+"""All backlog queues of a mover, and the steps from which schedulers are built.
 
-    run(work)     the same work for every queue at once, until it is done or stop() is called
-    empty()       lanes that receive, send home and receive again, until nothing is found
-    retry_deferred()  what was set aside, piece by piece
+    run(work)          the same work for all queues at the same time, until it is done or stop()
+    empty()            workers that receive a chunk and move it, until nothing is found
+    retry_deferred()   deferred messages, piece by piece
 
-Who uses it says what the work for one queue is: forever and with long polls (``Mover``), or for
+The caller decides what the work for one queue is: for ever and with long polls (``Mover``), or for
 some seconds (``run_work_order``).
 
-Rule 1: stop() ends what only waits at once, and lets the chunks under way end, for some seconds;
-        what is cut off then is told in receipts and comes again (L2). That and closing the links
-        end well within 5 s, so that whoever waits so long for everything hears of it.
-Rule 2: one receive at a time for each queue; a queue that was found empty is not asked again by
-        another lane.
+Rule 1: stop() ends at once what only waits, and gives the chunks in progress some seconds; those
+        that are cancelled then have receipts, and their messages are received again (L2). That and
+        closing the links takes well below 5 s, so that a caller with that timeout gets the result.
+Rule 2: one receive at a time for each queue; a queue that was found empty is not received from
+        again by another worker.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from twinbus.mover.queue_mover import GroupResources, OnReceipts, QueueMover
 __all__ = ["OnFault", "QueueGroup"]
 
 OnFault = Callable[[str, ServiceError], object]
-"""Told the backlog queue that could not be read, and why."""
+"""Called with the backlog queue that could not be read, and its error."""
 
 STOP_S_MAX: Final = 2.5
-"""How long a stop waits for the chunks under way (L2); a chunk takes a fraction of a second."""
+"""How long a stop waits for the chunks in progress (L2); a chunk takes a fraction of a second."""
 CLOSE_S_MAX: Final = 0.8
 """How long it then waits for links to be closed."""
-PACE_LOOK_S: Final = 0.2
-"""How often somebody who waits for the rate looks whether it is still wanted."""
+RATE_CHECK_S: Final = 0.2
+"""How often a worker that waits for the rate checks whether its chunk is still wanted."""
 KEPT_WAIT_S: Final = 0.5
-"""How long the receives of an empty queue wait that is kept open for the others."""
+"""How long a receive of an empty queue waits while other queues are still in progress."""
 
 
 def _always() -> bool:
@@ -78,7 +78,7 @@ class QueueGroup:
             self.circuits, self.senders, self.clock, options.attach_timeout_s
         )
         self.faults: dict[str, ServiceError] = {}
-        """Backlog queues that could not be read when it was last tried, each with its error."""
+        """Backlog queues whose last receive failed, each with its error."""
         self._on_receipts, self._on_fault = on_receipts, on_fault
         self._scan_pace = ScanPace()
         self._shared = GroupResources(
@@ -93,20 +93,20 @@ class QueueGroup:
         )
         self.queues = [QueueMover(self._shared, queue) for queue in queues]
         self._work: Callable[[QueueMover], Awaitable[None]] | None = None
-        """What run() does for a queue, while it runs."""
+        """What run() does for a queue; None while it does not run."""
         self._tasks: list[asyncio.Task[None]] = []
         self._has_more = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._is_cut_off = False
+        self._is_cancelled = False
         self._idle: set[asyncio.Task[object]] = set()
         self._works: list[float] = []
-        """When what is under way began."""
+        """When each step in progress began."""
         self._next_start_s = 0.0
 
-    # -- from the first to the last -------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------
 
     async def run(self, work: Callable[[QueueMover], Awaitable[None]]) -> None:
-        """``work`` for every queue at once, until all of it is done or stop() ends it."""
+        """``work`` for all queues at the same time, until all of it is done or stop() ends it."""
         self._work = work
         for queue in self.queues:
             self._begin(queue)
@@ -115,7 +115,7 @@ class QueueGroup:
         try:
             await asyncio.shield(everything)
         except asyncio.CancelledError:
-            if not self._is_cut_off:
+            if not self._is_cancelled:
                 raise
         finally:
             self._work = None
@@ -126,7 +126,7 @@ class QueueGroup:
             await self.close()
 
     def add(self, path: str) -> None:
-        """One more queue; it is at work at once, if the others are."""
+        """Add a queue; its work starts at once, if run() is active."""
         queue = QueueMover(self._shared, path)
         self.queues.append(queue)
         self._begin(queue)
@@ -146,8 +146,8 @@ class QueueGroup:
         self._has_more.set()
 
     async def _all_done(self) -> None:
-        """Return when every queue's work is done, also of those that were added meanwhile; raises
-        what ended one of them."""
+        """Return when the work of every queue is done, also of those that were added meanwhile;
+        raises the error that ended one of them."""
         while pending := [task for task in self._tasks if not task.done()]:
             self._has_more.clear()
             added = asyncio.create_task(self._has_more.wait())
@@ -171,7 +171,7 @@ class QueueGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether no chunk is to be begun: somebody called stop(), or nobody is at home."""
+        """Whether no chunk may begin: stop() was called, or the primary is unreachable."""
         return self.is_stopped or self.primary_probe.is_unreachable
 
     async def _wind_down(self, everything: asyncio.Task[None]) -> None:
@@ -179,21 +179,21 @@ class QueueGroup:
         for task in list(self._idle):
             task.cancel()
         await asyncio.sleep(STOP_S_MAX)
-        self._is_cut_off = True
+        self._is_cancelled = True
         everything.cancel()
 
     async def close(self) -> None:
-        """Let go of all links."""
+        """Close all links."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S_MAX):
-                # All at once: each takes its time with a namespace that does not answer.
+                # At the same time: each close waits for a namespace that does not respond.
                 closing = [queue.close() for queue in self.queues]
                 await asyncio.gather(*closing, self.senders.close())
 
     # -- moving ---------------------------------------------------------------------------
 
     async def move(self, queue: QueueMover, wait_s: float) -> list[Receipt]:
-        """One chunk; nothing when none was found in time."""
+        """Receive and move one chunk; no receipts when none was found in time."""
         with self._idling():
             deliveries = await queue.receive(wait_s=wait_s)
         return await self.move_received(queue, deliveries)
@@ -209,23 +209,23 @@ class QueueGroup:
         queue: QueueMover,
         *,
         wait_s: float,
-        looks: int = 1,
+        receives: int = 1,
         may_receive: Callable[[], bool] = _always,
         may_end: Callable[[], bool] = _always,
     ) -> bool:
-        """Until ``looks`` receives in a row find nothing (True) and nothing keeps us, or nothing
-        more is to be received."""
+        """Move chunks until ``receives`` receives in a row find nothing (True) and ``may_end``
+        allows it, or until no chunk may be received any more."""
         found_nothing = 0
         turn = asyncio.Lock()
 
-        async def received() -> list[ReceivedMessage]:
+        async def receive() -> list[ReceivedMessage]:
             nonlocal found_nothing
             while True:
                 await self.wait_for_rate(may_receive)
-                is_done = found_nothing >= looks and may_end()
+                is_done = found_nothing >= receives and may_end()
                 if is_done or self.is_over or not may_receive():
                     return []
-                is_kept = found_nothing >= looks
+                is_kept = found_nothing >= receives
                 with self._idling():
                     deliveries = await queue.receive(wait_s=KEPT_WAIT_S if is_kept else wait_s)
                 if deliveries:
@@ -236,22 +236,22 @@ class QueueGroup:
         async def worker() -> None:
             while True:
                 async with turn:
-                    deliveries = await received()
+                    deliveries = await receive()
                 if not deliveries:
                     return
                 await self.move_received(queue, deliveries)
 
         workers = [worker() for _ in range(self.options.chunks_at_once)]
         for result in await asyncio.gather(*workers, return_exceptions=True):
-            # A lane that was cancelled was waiting when somebody called stop().
+            # A worker that was cancelled was waiting when stop() was called.
             if isinstance(result, Exception):
                 raise result
-        return found_nothing >= looks
+        return found_nothing >= receives
 
     async def retry_deferred(
         self, queue: QueueMover, may_receive: Callable[[], bool] = _always
     ) -> None:
-        """What was set aside and may be tried, as long as nothing speaks against it."""
+        """Retry the deferred messages whose destinations may be tried, while ``may_receive``."""
 
         async def may_go_on() -> bool:
             await self.wait_for_rate(may_receive)
@@ -262,16 +262,16 @@ class QueueGroup:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether messages are on their way right now, of whichever queue."""
+        """Whether messages of any queue are being moved now."""
         return bool(self._works)
 
     def has_older_work(self, since_s: float) -> bool:
-        """Whether something is under way that began before ``since_s``."""
+        """Whether a step is in progress that began before ``since_s``."""
         return any(began_s < since_s for began_s in self._works)
 
     @contextmanager
     def in_progress(self) -> Iterator[None]:
-        """Messages are on their way in the block."""
+        """The block moves messages."""
         began_s = self.clock.now().monotonic_s
         self._works.append(began_s)
         try:
@@ -283,7 +283,7 @@ class QueueGroup:
 
     @contextmanager
     def _idling(self) -> Iterator[None]:
-        """While a task only waits, stop() ends it at once."""
+        """The task only waits in the block: stop() ends it at once."""
         task = asyncio.current_task()
         assert task is not None
         self._idle.add(task)
@@ -293,12 +293,12 @@ class QueueGroup:
             self._idle.discard(task)
 
     async def wait_for_primary(self) -> None:
-        """Return once somebody can be reached at the primary."""
+        """Return once the primary is reachable."""
         if not self.primary_probe.is_unreachable:
             return
         with self._idling():
             await self.primary_probe.wait_until_reachable()
-        # Nothing was received here meanwhile, and perhaps by others.
+        # This mover received nothing meanwhile; others may have.
         self._note_sign()
 
     async def rest(self, pause_s: float) -> None:
@@ -315,12 +315,12 @@ class QueueGroup:
     async def wait_for_rate(self, may_go_on: Callable[[], bool] = _always) -> None:
         """Wait until the rate allows another chunk, or none is wanted any more."""
         while self.rate_delay_s > 0 and not self.is_stopped and may_go_on():
-            await self.rest(min(self.rate_delay_s, PACE_LOOK_S))
+            await self.rest(min(self.rate_delay_s, RATE_CHECK_S))
 
-    # -- telling --------------------------------------------------------------------------
+    # -- receipts and faults --------------------------------------------------------------
 
     def _note_sign(self) -> None:
-        """Messages may have been diverted: what others set aside is looked for."""
+        """Messages may have been diverted: queues are scanned for what others deferred."""
         self._scan_pace.note_sign(self.clock.now().monotonic_s)
 
     def _take_receipts(self, receipts: Sequence[Receipt]) -> None:

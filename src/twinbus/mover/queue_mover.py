@@ -1,22 +1,18 @@
-"""The mover of one backlog queue: receive, move, renew locks.
+"""Moves the messages of one backlog queue, chunk by chunk, and renews their locks meanwhile.
 
-Keeps the locks of a chunk while it is moved.
+    receive()           a chunk of the queue
+    move()              restore it, send it, complete what was accepted
+    move_prefetched()   the same with messages that another receiver has locked
+    retry_deferred()    receive deferred messages by number, once their destinations may be tried
+    scan_deferred()     find deferred messages, of any mover, in the queue
+    dry_run()           peek at what would be moved; nothing is received
 
-A chunk is over in a fraction of its lock, nearly always. So nothing is started for it but a
-timer; only a chunk that takes longer than half of its lock gets a task that renews.
-
-Brings the messages of one backlog queue home, chunk by chunk.
-
-    receive()      a chunk of what waits in the queue
-    move()   restore it, send it, complete what was accepted
-    move_prefetched()    the same with messages that somebody else received
-    retry_deferred()   ask for messages that were set aside, once their destinations may be tried
-    scan_deferred()     look through the queue for messages that somebody else set aside
-    dry_run()      look at what would be moved, and touch nothing
-
-Rule 1: all of them may run at once, here and in other processes: locks keep them apart (Y5).
-Rule 2: receipts are handed to ``on_receipts`` also when a chunk is cut short, so that every
-        second copy on the primary was announced by one.
+Rule 1: all of them may run at the same time, here and in other processes: a message has one lock
+        (Y5).
+Rule 2: ``on_receipts`` gets the receipts also of a chunk that was cancelled, so that every second
+        copy on the primary was announced by a receipt.
+Rule 3: nearly every chunk ends in a fraction of its lock. So only a timer is started for it; a
+        chunk that takes longer than half of its lock gets a task that renews.
 """
 
 from __future__ import annotations
@@ -50,14 +46,14 @@ from twinbus.mover.planning.scan_pace import ScanPace
 
 __all__ = ["GroupResources", "OnReceipts", "QueueMover", "renew_locks"]
 
-# The lock of a backlog queue (P4). The service's clock may differ from ours, so what it says
-# about the end of a lock is believed only within these.
+# The lock of a backlog queue (P4). The clock of the service may differ from ours, so the end of a
+# lock that it states is used only within these limits.
 LOCK_S_MAX: Final = 60.0
 LOCK_S_MIN: Final = 2.0
 
 
 def remaining_lock_s(deliveries: Sequence[ReceivedMessage], now_ms: int) -> float:
-    """How long the locks of a chunk last from now, as far as we can tell."""
+    """How long the locks of a chunk last from now, within the limits above."""
     ends_ms = [each.locked_until_ms for each in deliveries if each.locked_until_ms is not None]
     left_s = (min(ends_ms) - now_ms) / 1000 if ends_ms else LOCK_S_MAX
     return min(LOCK_S_MAX, max(LOCK_S_MIN, left_s))
@@ -67,7 +63,7 @@ def remaining_lock_s(deliveries: Sequence[ReceivedMessage], now_ms: int) -> floa
 async def renew_locks(
     receiver: Receiver, ledger: ChunkLedger, *, lock_s: float, timeout_s: float
 ) -> AsyncIterator[None]:
-    """Renew what the ledger still owes, every half of the lock, until the block is left."""
+    """Renew the locks of unsettled messages, every half of the lock, until the block is left."""
     tasks: list[asyncio.Task[None]] = []
 
     def begin() -> None:
@@ -88,7 +84,7 @@ async def _renew(
     receiver: Receiver, ledger: ChunkLedger, interval_s: float, timeout_s: float
 ) -> None:
     while not ledger.is_closed:
-        # A lock that is lost shows when the message is settled, and a line that is down too.
+        # A lost lock or connection is detected when the message is settled.
         with suppress(ServiceError):
             await receiver.renew(ledger.unsettled, timeout_s=timeout_s)
         await asyncio.sleep(interval_s)
@@ -97,7 +93,7 @@ async def _renew(
 OnReceipts = Callable[[Sequence[Receipt]], object]
 
 PROBE_COUNT: Final = 10
-# Destinations that are tried again at once: few enough for their messages to fit into memory.
+# Destinations that are retried at the same time: few enough for their messages to fit in memory.
 PATHS_AT_ONCE_MAX: Final = 16
 # The first chunk of a queue, before the size of its messages is known.
 FIRST_CHUNK_COUNT: Final = 100
@@ -123,7 +119,7 @@ class GroupResources:
 
 
 class QueueMover:
-    """One backlog queue, and what was set aside in it."""
+    """One backlog queue, and the numbers of its deferred messages."""
 
     def __init__(self, shared: GroupResources, queue: str) -> None:
         self.queue = queue
@@ -137,7 +133,7 @@ class QueueMover:
         self._next_scan_s = 0.0
         self._scanned_s = -inf
         self.foreign_count = 0
-        """Messages of other pairs that were met here (P21)."""
+        """Messages of other pairs that were received here (P21)."""
         self._count = min(FIRST_CHUNK_COUNT, self._count_max)
 
     @property
@@ -148,8 +144,8 @@ class QueueMover:
 
     async def receive(self, *, wait_s: float) -> list[ReceivedMessage]:
         """A chunk, as soon as there is something; empty after ``wait_s``."""
-        # One receive at a time: an idle queue costs one long poll, however many chunks may be
-        # under way (Y3).
+        # One receive at a time: an idle queue costs one long poll, however many chunks may be in
+        # progress (Y3).
         async with self._receiving:
             deliveries = await self._receiver.receive(self._count, wait_s=wait_s)
         if deliveries:
@@ -162,32 +158,33 @@ class QueueMover:
         return await self._move(deliveries)
 
     async def move_prefetched(self, deliveries: Sequence[ReceivedMessage]) -> list[Receipt]:
-        """move() for messages that were locked elsewhere; those whose lock is lost are
-        left alone."""
+        """move() for messages that another receiver has locked; those whose lock is lost are not
+        moved."""
         now_ms = self._shared.clock.now().wall_ms
         old = [each for each in deliveries if remaining_lock_s([each], now_ms) < LOCK_S_MAX / 3]
-        lost = await self._not_renewed(old)
-        left = self._released(lost, "its lock was lost before it was moved")
+        lost = await self._renew(old)
+        released = self._report_released(lost, "its lock was lost before it was moved")
         renewed = {id(each) for each in old}
         ours = [
-            # How long a renewed lock lasts is not told.
+            # The service does not return how long a renewed lock lasts.
             each._replace(locked_until_ms=None) if id(each) in renewed else each
             for each in deliveries
             if each not in lost
         ]
-        return left + await self._move(ours)
+        return released + await self._move(ours)
 
     async def release(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
-        """Messages that nothing is done with: to whoever receives next."""
+        """Return messages that are not moved to the queue, for the next receive."""
         if not deliveries:
             return []
-        with suppress(ServiceError):  # Their locks end by themselves.
+        with suppress(ServiceError):  # Their locks expire.
             await self._receiver.abandon(
                 deliveries, timeout_s=self._shared.options.settle_timeout_s
             )
-        return self._released(deliveries, reason)
+        return self._report_released(deliveries, reason)
 
-    async def _not_renewed(self, deliveries: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    async def _renew(self, deliveries: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Renew the locks; returns the messages whose locks are lost."""
         if not deliveries:
             return []
         try:
@@ -197,7 +194,7 @@ class QueueMover:
         except ServiceError:
             return deliveries
 
-    def _released(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
+    def _report_released(self, deliveries: Sequence[ReceivedMessage], reason: str) -> list[Receipt]:
         if not deliveries:
             return []
         now_ms = self._shared.clock.now().wall_ms
@@ -219,7 +216,7 @@ class QueueMover:
         pieces = [deliveries[start : start + size] for start in range(0, len(deliveries), size)]
         if len(pieces) == 1:
             return await self._move_piece(pieces[0], permission)
-        # All at once: one of them may have a message for a silent destination.
+        # At the same time: one may have a message for a destination that does not respond.
         async with asyncio.TaskGroup() as group:
             moving = [group.create_task(self._move_piece(each, permission)) for each in pieces]
         return [receipt for each in moving for receipt in each.result()]
@@ -240,26 +237,26 @@ class QueueMover:
             clock=shared.clock,
             permission=permission,
         )
-        keeping = renew_locks(
+        renewal = renew_locks(
             self._receiver,
             ledger,
             lock_s=remaining_lock_s(deliveries, now_ms),
             timeout_s=shared.options.settle_timeout_s,
         )
         try:
-            async with keeping:
-                await run.run(self._planned(deliveries))
+            async with renewal:
+                await run.run(self._plan(deliveries))
         finally:
             ledger.give_up(shared.clock.now().wall_ms, "the mover was stopped")
             shared.on_receipts(ledger.receipts)
         return ledger.receipts
 
-    # -- messages that were set aside -----------------------------------------------------
+    # -- deferred messages ----------------------------------------------------------------
 
     async def retry_deferred(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
-        """Try every destination that may be tried, with all that was set aside for it.
+        """Try every destination that may be tried, with all messages that are deferred for it.
 
-        Some at once: to learn that one is silent takes a whole timeout, and others are there.
+        Several at the same time: one that does not respond takes a whole timeout.
         """
 
         async def one(path: str) -> ServiceError | None:
@@ -279,7 +276,7 @@ class QueueMover:
             permission = self._permission(path)
             if permission is SendPermission.WAIT:
                 break
-            # What a probe leaves in doubt may be doubled, so that it is small.
+            # The messages of a failed probe may be ambiguous, so a probe is small.
             is_probe = permission is SendPermission.PROBE
             count_max = PROBE_COUNT if is_probe else PAGE_COUNT
             count = min(left, count_max, self._shared.in_flight.piece_count_max)
@@ -311,21 +308,21 @@ class QueueMover:
                 self._shared.circuits.release(path, self._shared.clock.now().monotonic_s)
 
     async def _fetch(self, numbers: list[int]) -> tuple[list[int], list[ReceivedMessage]]:
-        """(the numbers that are still set aside, their messages).
+        """(the numbers that are still deferred, their messages).
 
-        The service gives all or none. Where another mover was faster we look what is left, and
-        leave it for the next time when it is held by somebody right now.
+        The service returns all or none. If another mover has received some, a scan finds the
+        rest, which is left for the next time if another receiver has a lock on it now.
         """
         try:
-            return numbers, await self._ask_for(numbers)
+            return numbers, await self._receive_deferred(numbers)
         except MessageNotFound:
             numbers = await self._still_deferred(numbers)
         try:
-            return numbers, await self._ask_for(numbers)
+            return numbers, await self._receive_deferred(numbers)
         except MessageNotFound:
             return numbers, []
 
-    async def _ask_for(self, numbers: list[int]) -> list[ReceivedMessage]:
+    async def _receive_deferred(self, numbers: list[int]) -> list[ReceivedMessage]:
         if not numbers:
             return []
         try:
@@ -333,29 +330,30 @@ class QueueMover:
                 numbers, timeout_s=self._shared.options.settle_timeout_s
             )
         except MessageTooLarge:
-            # Too much for one reply. One message alone never is.
+            # Too large for one reply. One message alone never is.
             middle = len(numbers) // 2
             if not middle:
                 raise
-            return await self._ask_for(numbers[:middle]) + await self._ask_for(numbers[middle:])
+            first = await self._receive_deferred(numbers[:middle])
+            return first + await self._receive_deferred(numbers[middle:])
 
     async def _still_deferred(self, numbers: list[int]) -> list[int]:
         wanted, found = set(numbers), []
         async for page in self._pages(min(wanted)):
-            for set_aside in self._deferred_in(page).values():
-                found += [number for number in set_aside if number in wanted]
+            for deferred in self._find_deferred(page).values():
+                found += [number for number in deferred if number in wanted]
             if max(each.sequence_number for each in page) >= max(wanted):
                 break
         return found
 
     @property
     def has_scanned(self) -> bool:
-        """Whether the queue was looked through, to its end, at least once."""
+        """Whether the queue was scanned to its end at least once."""
         return self._next_scan_s > 0
 
     async def scan_if_due(self) -> None:
-        """scan_deferred() for the first time, and then now and then while messages are diverted:
-        looking costs an operation."""
+        """scan_deferred() for the first time, and then at intervals while messages are diverted:
+        a scan costs operations."""
         async with self._scanning:
             if self._shared.clock.now().monotonic_s >= self._next_scan_s and (
                 not self.has_scanned or self._may_hold_more()
@@ -363,7 +361,7 @@ class QueueMover:
                 await self.scan_deferred()
 
     def _may_hold_more(self) -> bool:
-        """Whether somebody may have set messages aside since the last look."""
+        """Whether another mover may have deferred messages since the last scan."""
         return bool(
             self.deferred or self.foreign_count or self._shared.scan_pace.is_wanted(self._scanned_s)
         )
@@ -371,10 +369,10 @@ class QueueMover:
     async def scan_deferred(
         self, first: int = 1, may_go_on: Callable[[], bool] = lambda: True
     ) -> int | None:
-        """Remember what is set aside in the queue from a number on, whoever did it. None: to its
-        end; otherwise the number to go on from."""
+        """Remember all deferred messages of the queue from a number on. Returns None at the end of
+        the queue, otherwise the number to continue from."""
         async for page in self._pages(first):
-            for path, numbers in self._deferred_in(page).items():
+            for path, numbers in self._find_deferred(page).items():
                 self.deferred.add(path, numbers)
             if not may_go_on():
                 return max(first, *(each.sequence_number + 1 for each in page))
@@ -384,7 +382,7 @@ class QueueMover:
 
     @property
     def scan_interval_s(self) -> float:
-        """Shorter where another pair's syphon may set messages of this one aside."""
+        """Shorter where the syphon of another pair may defer messages of this one."""
         interval_s = self._shared.options.discovery_interval_s
         if not self.foreign_count:
             return interval_s
@@ -393,30 +391,30 @@ class QueueMover:
     def _pages(self, first: int) -> AsyncIterator[list[ReceivedMessage]]:
         return pages(self._receiver, first, timeout_s=self._shared.options.settle_timeout_s)
 
-    def _deferred_in(self, page: Sequence[ReceivedMessage]) -> dict[str, list[int]]:
+    def _find_deferred(self, page: Sequence[ReceivedMessage]) -> dict[str, list[int]]:
         now_ms = self._shared.clock.now().wall_ms
         return find_deferred(page, self._shared.options.rules, now_ms=now_ms)
 
-    def _planned(self, deliveries: Sequence[ReceivedMessage]) -> ChunkPlan:
+    def _plan(self, deliveries: Sequence[ReceivedMessage]) -> ChunkPlan:
         now_ms = self._shared.clock.now().wall_ms
         plan = plan_chunk(deliveries, self._shared.options.rules, now_ms=now_ms)
         if plan.foreign:
             self.foreign_count += len(plan.foreign)
-            # What it has set aside of ours meanwhile is looked for soon.
+            # The syphon of that pair may have deferred messages of ours: scan soon.
             soon_s = self._shared.clock.now().monotonic_s + self.scan_interval_s
             self._next_scan_s = min(self._next_scan_s, soon_s)
         return plan
 
-    # -- looking only ---------------------------------------------------------------------
+    # -- dry run --------------------------------------------------------------------------
 
     async def dry_run(self, may_go_on: Callable[[], Awaitable[bool]] = _always) -> None:
-        """Receipts for what would become of everything in the queue; nothing is received."""
+        """Receipts for what would be done with every message of the queue; nothing is received."""
         async for page in self._pages(1):
             if not await may_go_on():
                 return
             now_ms = self._shared.clock.now().wall_ms
             ledger = ChunkLedger(self._identity, page, now_ms)
-            plan = self._planned(page)
+            plan = self._plan(page)
             for items in plan.by_destination.values():
                 ledger.close(items, ReceiptOutcome.WOULD_MOVE, now_ms)
             for item, reason, _description in plan.poison:
@@ -426,5 +424,5 @@ class QueueMover:
             self._shared.on_receipts(ledger.receipts)
 
     async def close(self) -> None:
-        """Let go of the link; what is locked comes again when its locks end."""
+        """Close the link; locked messages are received again when their locks expire."""
         await self._receiver.close()

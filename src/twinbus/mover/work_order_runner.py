@@ -1,18 +1,18 @@
-"""One task's work: some backlog queues for some seconds, as an order says.
+"""Runs one work order: some backlog queues for some seconds.
 
-    take over what was handed    '
-    lanes for every queue         >  all at once, until nothing is found and nothing is on its way
-    bring back what may be tried '
-    look through, bring back once more, report
+    move the prefetched messages     '
+    workers for every queue           >  at the same time, until all queues are empty and no
+    retry deferred messages          '   message is being moved
+    scan, retry deferred messages once more, report
 
-Whoever gives the orders remembers; what a shift learned goes back in its report.
+The dispatcher keeps the state between orders; what a run finds out is in its report.
 
-Rule 1: a shift that was stopped, or whose primary is away, reports like every other (L2).
+Rule 1: a run that was stopped, or whose primary is unreachable, reports like every other (L2).
 Rule 2: a queue that cannot be read is a fault in the report; the others go on.
-Rule 3: while one destination keeps a shift waiting, also beyond its time, its queues are served
-        on: nobody else's messages wait for the next shift (Y4).
-Rule 4: a shift that has enough receives nothing more and ends by itself; one that shall stop is
-        also cut off.
+Rule 3: while one destination delays the end of a run, also beyond its time, the queues are served
+        on: messages for other destinations do not wait for the next order (Y4).
+Rule 4: after ``has_enough`` a run receives nothing more and ends by itself; after ``should_stop``
+        what is still in progress is also cancelled.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from twinbus.mover.queue_mover import OnReceipts, QueueMover
 __all__ = ["run_work_order"]
 
 EMPTY_WAIT_S: Final = 0.2
-"""How long a receive waits before its queue is called empty: messages come in quick succession,
-or somebody rings again."""
-# How often a shift asks whether it shall stop, and looks at what it has set aside.
-STOP_LOOK_S: Final = 0.1
-RETURN_INTERVAL_S: Final = 0.5
-KEEPING_S_MIN: Final = 1.0
-"""What has been under way for so long is waited for, whoever rings."""
+"""How long a receive waits before its queue counts as empty: messages follow each other quickly,
+or the watch of the queue reports the next one."""
+# How often a run checks whether it has to stop, and whether deferred messages may be retried.
+STOP_CHECK_S: Final = 0.1
+RETRY_INTERVAL_S: Final = 0.5
+LONG_STEP_S: Final = 1.0
+"""A step that takes longer than this is waited for, whatever ``has_enough`` returns."""
 
 
 async def run_work_order(
@@ -59,13 +59,13 @@ async def run_work_order(
 ) -> WorkReport:
     """Carry out ``order``; no error of either namespace leaves it.
 
-    ``should_stop`` is asked between chunks and now and then; after that the shift ends with the
-    chunks under way, within about 3 s. ``has_enough`` is asked between chunks, and waited for are
-    all that are under way. The drivers stay open.
+    ``should_stop`` is called between chunks and at short intervals; once it is true the run ends
+    with the chunks in progress, within about 3 s. ``has_enough`` is called between chunks; once it
+    is true all chunks in progress are waited for. The drivers stay open.
     """
-    asked = (should_stop, has_enough)
-    shift = _WorkOrderRun(secondary, primary, order, options, on_receipts, asked, clock, random)
-    return await shift.work()
+    conditions = (should_stop, has_enough)
+    run = _WorkOrderRun(secondary, primary, order, options, on_receipts, conditions, clock, random)
+    return await run.work()
 
 
 class _WorkOrderRun:
@@ -76,18 +76,18 @@ class _WorkOrderRun:
         order: WorkOrder,
         options: MoverOptions,
         on_receipts: OnReceipts,
-        asked: tuple[Callable[[], bool], Callable[[], bool]],
+        conditions: tuple[Callable[[], bool], Callable[[], bool]],
         clock: Clock | None,
         random: Random | None,
     ) -> None:
         self._order = order
-        self._should_stop, self._has_enough = asked
-        handed = [each.path for each in order.prefetched]
-        named = [*order.queues, *handed, *order.retry_deferred, *order.scan_from]
+        self._should_stop, self._has_enough = conditions
+        prefetched = [each.path for each in order.prefetched]
+        queues = [*order.queues, *prefetched, *order.retry_deferred, *order.scan_from]
         self._queue_group = QueueGroup(
             secondary,
             primary,
-            list(dict.fromkeys(named)),
+            list(dict.fromkeys(queues)),
             replace(options, rate_per_s=order.rate_per_s),
             on_receipts=on_receipts,
             clock=clock,
@@ -99,7 +99,7 @@ class _WorkOrderRun:
 
     async def work(self) -> WorkReport:
         self._import_order()
-        # A probe that is due shows whether anybody is at home now.
+        # A probe that is due shows whether the primary is reachable now.
         self._probing = asyncio.create_task(self._queue_group.primary_probe.probe_once())
         watching = asyncio.create_task(self._watch())
         try:
@@ -112,7 +112,7 @@ class _WorkOrderRun:
 
     async def _watch(self) -> None:
         while not self._should_stop():
-            await asyncio.sleep(STOP_LOOK_S)
+            await asyncio.sleep(STOP_CHECK_S)
         self._queue_group.stop()
         self._probing.cancel()
 
@@ -136,23 +136,24 @@ class _WorkOrderRun:
             await self._finish(queue)
 
     async def _move_prefetched(self, queue: QueueMover) -> None:
-        if handed := self._prefetched(queue):
+        if prefetched := self._prefetched(queue):
             if self._queue_group.is_over:
-                await queue.release(handed, "nobody can be reached at the primary, or stopped")
+                reason = "the primary is unreachable, or the syphon was stopped"
+                await queue.release(prefetched, reason)
             else:
                 with self._queue_group.in_progress():
-                    await queue.move_prefetched(handed)
+                    await queue.move_prefetched(prefetched)
 
     async def _deferred_worker(self, queue: QueueMover, over: asyncio.Event) -> None:
         while not over.is_set():
-            with self._faults_noted(queue):
+            with self._note_faults(queue):
                 await self._queue_group.retry_deferred(queue, self._may_begin)
             with suppress(TimeoutError):
-                async with asyncio.timeout(RETURN_INTERVAL_S):
+                async with asyncio.timeout(RETRY_INTERVAL_S):
                     await over.wait()
 
     async def _empty(self, queue: QueueMover) -> None:
-        with self._faults_noted(queue):
+        with self._note_faults(queue):
             if await self._queue_group.empty(
                 queue,
                 wait_s=EMPTY_WAIT_S,
@@ -164,7 +165,7 @@ class _WorkOrderRun:
     async def _finish(self, queue: QueueMover) -> None:
         first = self._to_scan.get(queue.queue)
         if first is not None and queue.queue in self._emptied and self._may_begin():
-            # At least one page, so that every shift gets further.
+            # At least one page, so that every run makes progress.
             following = await queue.scan_deferred(first, self._may_begin)
             if following is None:
                 del self._to_scan[queue.queue]
@@ -176,7 +177,7 @@ class _WorkOrderRun:
         return [each for each in self._order.prefetched if each.path == queue.queue]
 
     @contextmanager
-    def _faults_noted(self, queue: QueueMover) -> Iterator[None]:
+    def _note_faults(self, queue: QueueMover) -> Iterator[None]:
         try:
             yield
         except ServiceError as error:
@@ -185,7 +186,7 @@ class _WorkOrderRun:
     # -- limits ---------------------------------------------------------------------------
 
     def _may_receive(self) -> bool:
-        """Also when its time is over, while something from before that keeps the shift (rule 3)."""
+        """Also when its time is over, while an older step delays the end of the run (rule 3)."""
         return self._may_begin() or (
             self._queue_group.has_older_work(self._ends_s) and self._has_room()
         )
@@ -201,9 +202,9 @@ class _WorkOrderRun:
         return not is_over and received_count < self._order.messages_max
 
     def _has_enough_now(self) -> bool:
-        """Not while something keeps the shift anyway: meanwhile others are served (rule 3)."""
+        """Not while an older step delays the end anyway: others are served meanwhile (rule 3)."""
         return self._has_enough() and not self._queue_group.has_older_work(
-            self._now_s() - KEEPING_S_MIN
+            self._now_s() - LONG_STEP_S
         )
 
     async def _may_scan_on(self) -> bool:
@@ -212,7 +213,7 @@ class _WorkOrderRun:
     def _now_s(self) -> float:
         return self._queue_group.clock.now().monotonic_s
 
-    # -- what is remembered by others -----------------------------------------------------
+    # -- order and report -----------------------------------------------------------------
 
     def _import_order(self) -> None:
         order, queue_group = self._order, self._queue_group
@@ -224,7 +225,7 @@ class _WorkOrderRun:
 
     def _report(self) -> WorkReport:
         queue_group = self._queue_group
-        closed = set(queue_group.circuits.open_circuits())
+        still_open = set(queue_group.circuits.open_circuits())
         return WorkReport(
             deferred={
                 queue.queue: queue.deferred.numbers()
@@ -233,7 +234,7 @@ class _WorkOrderRun:
             },
             open_circuits=queue_group.circuits.export_state(self._now_s()),
             recovered=tuple(
-                each.path for each in self._order.open_circuits if each.path not in closed
+                each.path for each in self._order.open_circuits if each.path not in still_open
             ),
             emptied=tuple(self._emptied),
             scanned=tuple(each for each in self._order.scan_from if each not in self._to_scan),

@@ -160,7 +160,7 @@ class BacklogReader:
         """More queues of other pairs that hold messages."""
         if self._search is None:
             return ()
-        return await self._search.holding(known, is_idle=True)
+        return await self._search.find_holding(known, is_idle=True)
 
     async def _listed(
         self, manager: NamespaceManager, queues: Sequence[str]

@@ -355,7 +355,7 @@ def assemble_pair(
     routing = primary.routing.paired(options, found.backlog, found.outage, found.backlog_error)
     pair = _pair(primary, options, found, routing)
     if primary.meter is not None:
-        primary.meter.named(found.name)
+        primary.meter.set_name(found.name)
     journal = None
     if options.journal_path is not None:
         journal = Journal(options.journal_path, keep_days=options.journal_keep_days)

@@ -16,12 +16,12 @@ from twinbus.metering.client_meter import ClientMeter
 
 unused = ClientMeter(Path(sys.argv[1]), name="unused", other_name="o")
 used = ClientMeter(Path(sys.argv[1]), name="used", other_name="o")
-used.happened("orders", Operation.PEEK)
+used.add_request("orders", Operation.PEEK)
 for _ in range(2):
     if os.fork() == 0:
         for books in (unused, used):
             for _ in range(3):
-                books.happened("orders", Operation.EMPTY_RECEIVE)
+                books.add_request("orders", Operation.EMPTY_RECEIVE)
         sys.exit()  # Like its parent, a child closes nothing itself.
 for _ in range(2):
     os.wait()

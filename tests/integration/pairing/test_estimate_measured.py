@@ -85,7 +85,7 @@ async def test_the_watch_over_an_outage_costs_what_is_estimated(
     routing.publish(failover.force(0.0))
     watch.start()
     plan = replace(PLAN, outage_ms=outage_s * 1000)
-    await time.passes((plan.away_ms - plan.failover_ms) / 1000)
+    await time.passes((plan.diverted_until_ms - plan.failover_ms) / 1000)
     routing.publish(failover.mark_healthy(time.now_s()))
     await time.passes(15)
     await watch.stop()
@@ -94,7 +94,7 @@ async def test_the_watch_over_an_outage_costs_what_is_estimated(
         "administration": expected[CostKind.WATCH],
         "peek": expected[CostKind.WATCH_PEEKS],
     }
-    assert paid.total() == (QUEUES + 1) * plan.looks
+    assert paid.total() == (QUEUES + 1) * plan.backlog_readings
 
 
 async def test_a_look_at_an_empty_backlog_is_one_operation(

@@ -147,7 +147,7 @@ async def test_a_claim_that_is_taken_away_is_told_once_for_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P18: soon, and not after a minute of standstill."""
-    monkeypatch.setattr("twinbus.mover.mover.STALL_LOOK_S", 0.02)
+    monkeypatch.setattr("twinbus.mover.mover.STALL_CHECK_S", 0.02)
     away, queue = FakeNamespace("fabrikam"), "contoso/x-servicebus-transfer/0"
     told: list[tuple[str, str]] = []
     options = MoverOptions(

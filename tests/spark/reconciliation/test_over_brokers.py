@@ -172,7 +172,7 @@ async def test_what_is_dropped_by_hand_is_named(spark: SparkSession, tmp_path: P
 
         books = await asyncio.to_thread(site.books, spark)
 
-    assert books.verdict == "The books of home do not close: of 27 sent, 2 missing."
+    assert books.verdict == "Reconciliation of home failed: of 27 sent, 2 missing."
     of_news, of_orders = books.entities
     assert {fate: count for fate, count in of_orders.fates.items() if count} == {
         MessageStatus.DELIVERED: 15,
@@ -182,7 +182,7 @@ async def test_what_is_dropped_by_hand_is_named(spark: SparkSession, tmp_path: P
     assert of_news.fates[MessageStatus.WAITING] == of_news.sent == 5
     assert all(each.outages for each in books.entities)
     found = named(books)
-    assert found["robbed"].said.endswith("no receipt; never stored on the primary")
-    assert f"stored in {AWAY} as 13" in found["robbed"].said
+    assert found["robbed"].trace.endswith("no receipt; never stored on the primary")
+    assert f"stored in {AWAY} as 13" in found["robbed"].trace
     (lost,) = [each for each in books.differences if each.message_id != "robbed"]
-    assert "no longer there" in lost.said
+    assert "no longer there" in lost.trace

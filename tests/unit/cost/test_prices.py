@@ -246,9 +246,9 @@ def test_a_sheet_of_ones_own_is_a_file(tmp_path: Path) -> None:
             "per_million = 0.25\n[[transfer_out]]\nper_gb = 10_000",
             "'transfer_out[1].per_gb'",
         ),
-        ("per_hour = 1", f"per_hour = {'9' * 5_000}", "not TOML"),
-        ("per_hour = 1", "per_hour = ", "not TOML"),
-        ("per_hour = 1", f"per_hour = {'[' * 5_000}", "not TOML"),
+        ("per_hour = 1", f"per_hour = {'9' * 5_000}", "not valid TOML"),
+        ("per_hour = 1", "per_hour = ", "not valid TOML"),
+        ("per_hour = 1", f"per_hour = {'[' * 5_000}", "not valid TOML"),
     ],
 )
 def test_a_wrong_sheet_is_refused_in_a_sentence_that_names_the_key(
@@ -275,5 +275,5 @@ def test_a_file_that_is_no_sheet_is_refused(tmp_path: Path) -> None:
     large.write_text("#" * 100_001)
     binary.write_bytes(b"\xff\xfe\x00")
     for name in ["nobody", str(tmp_path), str(large), str(binary), "", "\0", "x" * 5_000]:
-        with pytest.raises(ConfigurationError, match="price sheet"):
+        with pytest.raises(ConfigurationError, match="Price sheet"):
             load_prices(name)

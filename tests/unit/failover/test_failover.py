@@ -294,7 +294,7 @@ def test_a_refusal_that_lasts_is_reported_again_every_hour() -> None:
 
 def test_a_refusal_says_what_to_do() -> None:
     """P23: the way out of ``unauthorized`` is a key, the way out of ``not found`` an entity."""
-    assert "a key that may send" in PingRefused("orders", 1, "unauthorized", "no").advice
+    assert "a key with the Send claim" in PingRefused("orders", 1, "unauthorized", "no").advice
     assert "Create the entity" in PingRefused("orders", 1, "not found", "no").advice
 
 

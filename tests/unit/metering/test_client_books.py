@@ -66,8 +66,8 @@ def test_what_a_client_did_stands_in_files_of_its_own_run(tmp_path: Path) -> Non
     one.received("orders", Operation.RECEIVE, [100, 200])
     one.received("orders", Operation.PEEK, [])
     one.settled("orders", 2)
-    one.happened("orders", Operation.EMPTY_RECEIVE)
-    other.happened("orders", Operation.MANAGEMENT)
+    one.add_request("orders", Operation.EMPTY_RECEIVE)
+    other.add_request("orders", Operation.MANAGEMENT)
     one.close()
     other.close()
 
@@ -225,7 +225,7 @@ def test_a_disk_that_hangs_keeps_nobody_and_fills_no_memory(
 
     monkeypatch.setattr("twinbus.metering.json_lines.os.write", hanging)
     books = books_in(tmp_path, audit=True)
-    books.happened("orders", Operation.PEEK)
+    books.add_request("orders", Operation.PEEK)
     assert hangs.wait(PATIENCE_S)
     began_s = time.monotonic()
     for number in range(100):
@@ -239,7 +239,7 @@ def test_a_disk_that_hangs_keeps_nobody_and_fills_no_memory(
     (path,) = (tmp_path / "contoso").glob("audit-*")
     last = json.loads(path.read_text().splitlines()[-1])
     assert (last["event"], last["number"]) == ("closed", 11 + 90 + 1)
-    assert "90 lines of the audit log are missing" in caplog.text
+    assert "Audit log: 90 lines" in caplog.text
     sends = [line for line in records_in(tmp_path, "operations") if line["operation"] == "send"]
     assert sum(line["messages"] for line in sends) == 100
 
@@ -275,11 +275,11 @@ def test_a_namespace_that_does_not_answer_keeps_no_books_waiting(
         return "contoso"
 
     books = books_in(tmp_path, name=None, ask_name=hang)
-    books.happened("orders", Operation.PEEK)
+    books.add_request("orders", Operation.PEEK)
     books.close()
     lines = [line["operation"] for line in records_in(tmp_path, "operations")]
     assert lines == ["opened", "peek", "closed"]
-    assert "did not tell its own: TimeoutError" in caplog.text
+    assert "did not return its name: TimeoutError" in caplog.text
 
 
 def test_where_nobody_tells_the_name_the_address_serves(
@@ -293,12 +293,12 @@ def test_where_nobody_tells_the_name_the_address_serves(
 
     for ask in (refuse, break_down, None):
         books = books_in(tmp_path, name=None, ask_name=ask)
-        books.happened("orders", Operation.EMPTY_RECEIVE)
+        books.add_request("orders", Operation.EMPTY_RECEIVE)
         books.close()
     lines = records_in(tmp_path, "operations")
     assert {line["namespace"] for line in lines} == {"localhost-5672"}
     assert len([line for line in lines if line["operation"] == "empty-receive"]) == 3
-    assert "Use another rule. Give the factory its namespace_name" in caplog.text
+    assert "Use another rule. Set namespace_name" in caplog.text
 
 
 def test_a_name_that_somebody_knows_is_not_asked_for(tmp_path: Path) -> None:
@@ -306,8 +306,8 @@ def test_a_name_that_somebody_knows_is_not_asked_for(tmp_path: Path) -> None:
         raise AssertionError("asked")
 
     books = books_in(tmp_path, name=None, ask_name=never)
-    books.named("contoso")
-    books.happened("orders", Operation.EMPTY_RECEIVE)
+    books.set_name("contoso")
+    books.add_request("orders", Operation.EMPTY_RECEIVE)
     books.close()
     assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"contoso"}
 
@@ -317,13 +317,13 @@ def test_a_better_name_counts_until_something_is_written(
 ) -> None:
     """C1: one namespace, one name; where that comes too late it is said."""
     books = books_in(tmp_path, name="contoso")
-    books.named("shop")
-    books.happened("orders", Operation.PEEK)
+    books.set_name("shop")
+    books.add_request("orders", Operation.PEEK)
     eventually(lambda: bool(records_in(tmp_path, "operations")))
-    books.named("shop")
+    books.set_name("shop")
     assert not caplog.text
-    books.named("another")
-    assert "begun under that name and keep it, although it is called 'another'" in caplog.text
+    books.set_name("another")
+    assert "namespace 'shop' started under this name and keeps it" in caplog.text
     books.close()
     assert {line["namespace"] for line in records_in(tmp_path, "operations")} == {"shop"}
 
@@ -344,11 +344,11 @@ def test_a_thread_that_cannot_be_started_is_tried_again(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     for _ in range(3):
         with books.harmless:
-            books.happened("orders", Operation.PEEK)
-    assert caplog.text.count("the books are not complete: can't start new thread") == 1
+            books.add_request("orders", Operation.PEEK)
+    assert caplog.text.count("can't start new thread") == 1
     monkeypatch.setattr(threading.Thread, "start", start)
     with books.harmless:
-        books.happened("orders", Operation.PEEK)
+        books.add_request("orders", Operation.PEEK)
     books.close()
     amounts = {line["operation"]: line["units"] for line in records_in(tmp_path, "operations")}
     assert amounts == {"opened": 0, "peek": 4, "closed": 0}
@@ -356,7 +356,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again(
     never_begun = books_in(tmp_path)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with never_begun.harmless:
-        never_begun.happened("orders", Operation.PEEK)
+        never_begun.add_request("orders", Operation.PEEK)
     never_begun.close()
 
 
@@ -373,9 +373,9 @@ def test_a_writer_that_breaks_down_says_so(
 
     monkeypatch.setattr(client_meter, "operations_log", broken)
     books = books_in(tmp_path)
-    books.happened("orders", Operation.PEEK)
+    books.add_request("orders", Operation.PEEK)
     books.close()
-    assert "the books of contoso end here: embedded null byte" in caplog.text
+    assert "contoso stopped: embedded null byte" in caplog.text
 
 
 def test_books_that_have_no_end_say_so(
@@ -392,9 +392,9 @@ def test_books_that_have_no_end_say_so(
 
     monkeypatch.setattr("twinbus.metering.json_lines.os.write", hanging)
     books = books_in(tmp_path)
-    books.happened("orders", Operation.PEEK)
+    books.add_request("orders", Operation.PEEK)
     books.close()
-    assert "the books of contoso have no end" in caplog.text
+    assert "contoso: the last lines were not written" in caplog.text
     goes_on.set()
     assert books._thread is not None
     books._thread.join(PATIENCE_S)
@@ -434,10 +434,10 @@ def test_an_interval_ends_at_its_time_although_the_writer_pauses(
         monkeypatch.setattr("twinbus.metering.json_lines.os.write", slowly)
     books = books_in(tmp_path, audit=slow == "audit", clock=JustBefore(800))
     if slow == "disk":  # Much, so that it is written at once and keeps the disk past the time.
-        books._filled()
+        books._on_full()
     books.sent("orders", [message("a")], is_own=True)
     eventually(lambda: any(r["operation"] == "send" for r in records_in(tmp_path, "operations")))
-    books.happened("orders", Operation.PEEK)
+    books.add_request("orders", Operation.PEEK)
     books.close()
     lines = records_in(tmp_path, "operations")
     ends = {line["operation"]: line["to"][17:-1] for line in lines}

@@ -48,10 +48,10 @@ def test_a_line_holds_what_is_new_since_the_last_one(tmp_path: Path) -> None:
     clock = HandClock(MIDNIGHT_MS - 60_000)
     log, meter = log_in(tmp_path, clock)
     sent = meter.counter("orders", Operation.SEND)
-    sent.took_in(1, 10, 10, 1_000)
+    sent.add_incoming(1, 10, 10, 1_000)
     clock.wall_ms += 10_000
     log.take()()
-    sent.took_in(1, 5, 5, 500)
+    sent.add_incoming(1, 5, 5, 500)
     clock.wall_ms += 10_000
     log.take()()
     clock.wall_ms += 10_000
@@ -85,7 +85,7 @@ def test_an_interval_ends_at_midnight_and_belongs_to_the_day_it_began(tmp_path: 
     timers = HandTimers()
     log.start(timers, lambda job: job())  # type: ignore[arg-type]
     assert timers.delays_s == [1.0]
-    meter.counter("orders", Operation.PING).happened()
+    meter.counter("orders", Operation.PING).add_request()
     clock.wall_ms = MIDNIGHT_MS
     log.take()()
     assert [path.name for path in tmp_path.iterdir()] == ["operations-2026-11-16.jsonl"]
@@ -96,7 +96,7 @@ def test_a_clock_that_went_back_writes_no_interval_that_ends_before_it_began(
 ) -> None:
     clock = HandClock(MIDNIGHT_MS)
     log, meter = log_in(tmp_path, clock)
-    meter.counter("orders", Operation.PING).happened()
+    meter.counter("orders", Operation.PING).add_request()
     clock.wall_ms -= 3_600_000
     log.take()()
     (record,) = records_in(tmp_path)
@@ -108,7 +108,7 @@ def test_a_run_begins_with_a_line_and_ends_with_one_if_it_is_closed(tmp_path: Pa
     clock = HandClock(MIDNIGHT_MS)
     log, meter = log_in(tmp_path, clock)
     log.start(HandTimers(), lambda job: job())  # type: ignore[arg-type]
-    meter.counter("orders", Operation.SEND).took_in(1, 3, 3, 90)
+    meter.counter("orders", Operation.SEND).add_incoming(1, 3, 3, 90)
     log.stop()
     clock.wall_ms += 2_000
     log.close()()
@@ -132,8 +132,8 @@ def test_lines_are_written_before_more_than_the_bound_is_missing(tmp_path: Path)
     for turn in range(1_000):
         # More and more happens at once.
         units = 1 + turn // 5
-        sent.took_in(1, units, units, 90_000)
-        received.gave_out(units, units, 90_000)
+        sent.add_incoming(1, units, units, 90_000)
+        received.add_outgoing(units, units, 90_000)
         counted += 2 * units
         if len(jobs) > 1:  # The disk is late by one job.
             jobs.pop(0)()
@@ -164,7 +164,7 @@ def test_the_bound_follows_the_load(tmp_path: Path) -> None:
     sent = meter.counter("orders", Operation.SEND)
     for units in (20, 20, 1_100, 1_000, 900, 1_300, 40, 0, 0):
         if units:
-            sent.took_in(units, units, units, units)
+            sent.add_incoming(units, units, units, units)
         clock.wall_ms += 1_000
         log.take()()
     assert bounds_in(tmp_path) == [1_000, 4_000, 1_000]
@@ -180,7 +180,7 @@ def test_a_run_of_22_000_operations_is_told_within_a_useful_bound(tmp_path: Path
     log, meter = log_in(tmp_path, clock)
     log.opened()()
     for _second in range(20):
-        meter.counter("orders", Operation.SEND).took_in(1_100, 1_100, 1_100, 0)
+        meter.counter("orders", Operation.SEND).add_incoming(1_100, 1_100, 1_100, 0)
         clock.wall_ms += 1_000
         log.take()()
     assert bounds_in(tmp_path)[-1] == 4_000
@@ -201,7 +201,7 @@ def test_nothing_is_written_while_nothing_is_counted(tmp_path: Path) -> None:
         clock.wall_ms += 1_000
         log._on_timer(timers)  # type: ignore[arg-type]
     assert jobs == []
-    meter.counter("orders", Operation.PING).happened()
+    meter.counter("orders", Operation.PING).add_request()
     clock.wall_ms += 1_000
     log._on_timer(timers)  # type: ignore[arg-type]
     for job in jobs:
@@ -220,7 +220,7 @@ def test_with_many_lines_the_intervals_are_longer(tmp_path: Path) -> None:
     delays_s = []
     for entities in (50, 51, 101, 1_000, 3):
         for number in range(entities):
-            meter.counter(f"q{number}", Operation.PING).happened()
+            meter.counter(f"q{number}", Operation.PING).add_request()
         log.take()()
         delays_s.append(log.until_interval_ends_s())
     assert delays_s == [1, 2, 5, 10, 1]
@@ -231,7 +231,7 @@ def test_what_is_counted_after_the_stop_is_in_the_last_lines(tmp_path: Path) -> 
     log, meter = log_in(tmp_path, HandClock(MIDNIGHT_MS))
     log.start(HandTimers(), lambda job: job())  # type: ignore[arg-type]
     log.stop()
-    meter.counter("orders", Operation.SEND).took_in(1, 200_000, 200_000, 0)
+    meter.counter("orders", Operation.SEND).add_incoming(1, 200_000, 200_000, 0)
     assert len(records_in(tmp_path)) == 1
     log.close()()
     assert [line["units"] for line in records_in(tmp_path)] == [0, 200_000, 0]

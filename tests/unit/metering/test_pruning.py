@@ -34,7 +34,7 @@ def test_files_before_the_first_day_go(tmp_path: Path, caplog: pytest.LogCapture
 
     assert prune(tmp_path, "operations", 7, TODAY) == 3
     assert names_in(tmp_path) == kept
-    assert "3 files of the operations log are older than 7 days: deleted" in caplog.text
+    assert "Deleted 3 files of the operations log" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinbus.cost.units import Amount, Operation, units_between, units_of
-from twinbus.metering.operations_log import GONE_COUNT_MAX, Meter, next_bound
+from twinbus.metering.operations_log import DELETED_COUNT_MAX, Meter, next_bound
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_units_of_neighbours_are_those_of_their_sizes() -> None:
 def test_an_entity_has_one_tally_for_each_operation() -> None:
     """C1: per entity and operation."""
     meter = Meter()
-    meter.counter("orders", Operation.SEND).took_in(1, 10, 10, 500)
-    meter.counter("orders", Operation.SEND).took_in(1, 5, 6, 70_000)
-    meter.counter("orders", Operation.RECEIVE).gave_out(3, 3, 90)
-    meter.counter("bills", Operation.EMPTY_RECEIVE).happened()
+    meter.counter("orders", Operation.SEND).add_incoming(1, 10, 10, 500)
+    meter.counter("orders", Operation.SEND).add_incoming(1, 5, 6, 70_000)
+    meter.counter("orders", Operation.RECEIVE).add_outgoing(3, 3, 90)
+    meter.counter("bills", Operation.EMPTY_RECEIVE).add_request()
     totals = {(tally.entity, tally.operation.value): tally.total() for tally in meter}
     assert totals == {
         ("orders", "send"): Amount(2, 15, 16, 70_500, 0),
@@ -50,37 +50,37 @@ def test_an_entity_has_one_tally_for_each_operation() -> None:
 
 def _counted(meter: Meter, *entities: str) -> None:
     for entity in entities:
-        meter.counter(entity, Operation.SEND).took_in(1, 2, 3, 4)
-        meter.counter(entity, Operation.EMPTY_RECEIVE).happened()
+        meter.counter(entity, Operation.SEND).add_incoming(1, 2, 3, 4)
+        meter.counter(entity, Operation.EMPTY_RECEIVE).add_request()
 
 
 def test_names_of_deleted_entities_are_not_kept_for_ever() -> None:
     """M13: who creates and deletes entities does not fill the memory; the sums stay right."""
     meter = Meter()
-    for number in range(9 * GONE_COUNT_MAX):
+    for number in range(9 * DELETED_COUNT_MAX):
         _counted(meter, f"s{number}", f"s{number}/$deadletterqueue")
-        meter.gone(f"s{number}", lambda _name: False)
+        meter.note_deleted(f"s{number}", lambda _name: False)
     sums = [
         sum(tally.units for tally in meter if tally.operation is operation)
         for operation in (Operation.SEND, Operation.EMPTY_RECEIVE)
     ]
-    assert sums == [2 * 3 * 9 * GONE_COUNT_MAX, 2 * 9 * GONE_COUNT_MAX]
-    assert len(list(meter)) <= 4 * (2 * GONE_COUNT_MAX + 1)
+    assert sums == [2 * 3 * 9 * DELETED_COUNT_MAX, 2 * 9 * DELETED_COUNT_MAX]
+    assert len(list(meter)) <= 4 * (2 * DELETED_COUNT_MAX + 1)
 
 
 def test_a_deleted_entity_keeps_its_name_until_its_lines_are_written() -> None:
     """C1: what it has cost stands under its name."""
     meter = Meter()
     meter.has_lines = True
-    for number in range(3 * GONE_COUNT_MAX):
+    for number in range(3 * DELETED_COUNT_MAX):
         _counted(meter, f"s{number}")
-        meter.gone(f"s{number}", lambda _name: False)
+        meter.note_deleted(f"s{number}", lambda _name: False)
     assert "" not in {tally.entity for tally in meter}
 
     for tally in meter:
         tally.written = tally.total()
-    meter.was_written(0)
-    meter.gone("another", lambda _name: False)
+    meter.note_written(0)
+    meter.note_deleted("another", lambda _name: False)
     entities = {tally.entity for tally in meter}
     assert entities.isdisjoint({"s0", "s1"}) and {"", "s2"} <= entities
     assert meter.unwritten_units == 0
@@ -91,9 +91,9 @@ def test_an_entity_that_was_made_again_keeps_its_name() -> None:
     meter = Meter()
     _counted(meter, "orders", "bills")
     for name in ("orders", "bills"):
-        meter.gone(name, lambda _name: False)
-    meter.was_written(0)
-    meter.gone("another", lambda name: name == "orders")
+        meter.note_deleted(name, lambda _name: False)
+    meter.note_written(0)
+    meter.note_deleted("another", lambda name: name == "orders")
     assert {tally.entity for tally in meter} == {"orders", ""}
 
 
@@ -103,7 +103,7 @@ def test_only_tallies_that_have_changed_are_looked_at() -> None:
     _counted(meter, "orders", "bills")
     assert len(meter.changed()) == 4
     assert meter.changed() == [] and not meter.has_changed
-    meter.counter("bills", Operation.SEND).took_in(1, 1, 1, 1)
+    meter.counter("bills", Operation.SEND).add_incoming(1, 1, 1, 1)
     assert [(tally.entity, tally.operation) for tally in meter.changed()] == [
         ("bills", Operation.SEND)
     ]
@@ -113,9 +113,9 @@ def test_what_a_deleted_entity_was_counted_is_told_once() -> None:
     """C1: under no name, if its lines were not written."""
     meter = Meter()
     _counted(meter, "orders")
-    meter.gone("orders", lambda _name: False)
-    meter.was_written(0)
-    meter.gone("another", lambda _name: False)
+    meter.note_deleted("orders", lambda _name: False)
+    meter.note_written(0)
+    meter.note_deleted("another", lambda _name: False)
     assert {tally.entity for tally in meter.changed()} == {""}
 
 

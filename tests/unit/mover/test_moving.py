@@ -282,7 +282,7 @@ async def test_completing_before_the_primary_accepted_is_caught(
     secondary.put(QUEUE, backlog("a"))
     with pytest.raises(ExceptionGroup) as caught:
         await move_chunk(secondary, primary, QUEUE, options())
-    assert caught.group_contains(LedgerError, match="before it was accepted")
+    assert caught.group_contains(LedgerError, match="before the primary accepted")
     assert secondary.queues[QUEUE].ids() == ["a"]
 
 

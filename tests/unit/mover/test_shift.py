@@ -353,7 +353,7 @@ async def test_a_queue_is_served_on_although_others_ring_while_a_silent_one_keep
     shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Y4: the batch cannot end before, so that nobody would gain by waiting."""
-    monkeypatch.setattr("twinbus.mover.work_order_runner.KEEPING_S_MIN", 0.2)
+    monkeypatch.setattr("twinbus.mover.work_order_runner.LONG_STEP_S", 0.2)
     shifts.primary.silent.add("news")
     shifts.secondary.put(FIRST, *messages("silent", 1, "news"))
     others_ring = asyncio.Event()

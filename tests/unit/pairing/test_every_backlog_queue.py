@@ -105,7 +105,7 @@ async def test_a_listing_finds_every_queue_that_holds_messages() -> None:
     far = namespace(0, 1, 2, 10, 50, holding=(0, 50, 10))
     listing = Listing(far)
     search = BacklogSearch(far.receiver, "east", listing)
-    assert await search.holding(paths(0, 1)) == paths(10, 50)
+    assert await search.find_holding(paths(0, 1)) == paths(10, 50)
     assert (listing.asked, far.peek_count) == (1, 0)
 
 
@@ -115,31 +115,31 @@ async def test_without_manage_it_looks_upwards_until_three_are_missing() -> None
     listing = Listing(far)
     listing.error = AccessRefused("the claim Manage is missing")
     search = BacklogSearch(far.receiver, "east", listing)
-    assert await search.holding(paths(0, 1)) == paths(4, 7)
-    assert await search.holding(paths(0, 1)) == paths(4, 7)
+    assert await search.find_holding(paths(0, 1)) == paths(4, 7)
+    assert await search.find_holding(paths(0, 1)) == paths(4, 7)
     assert listing.asked == 1, "a namespace that does not list is asked once"
-    assert await BacklogSearch(far.receiver, "east").holding(paths(0, 1)) == paths(4, 7)
+    assert await BacklogSearch(far.receiver, "east").find_holding(paths(0, 1)) == paths(4, 7)
 
 
 async def test_a_queue_that_was_left_out_is_found_below_the_count() -> None:
     """Y9, P20: the pair did not use number 1, and an older one did."""
     far = namespace(0, 1, 2, holding=(1,))
-    assert await BacklogSearch(far.receiver, "east").holding(paths(0, 2)) == paths(1)
+    assert await BacklogSearch(far.receiver, "east").find_holding(paths(0, 2)) == paths(1)
 
 
 async def test_a_secondary_that_does_not_answer_ends_the_search() -> None:
     """Y9: the next one may succeed; nothing is raised."""
     far = namespace(0, 1, 2, holding=(2,))
     far.peek_error = CommunicationError("gone")
-    assert await BacklogSearch(far.receiver, "east").holding(paths(0)) == ()
+    assert await BacklogSearch(far.receiver, "east").find_holding(paths(0)) == ()
     far.peek_error = None
-    assert await BacklogSearch(far.receiver, "east").holding(paths(0)) == paths(2)
+    assert await BacklogSearch(far.receiver, "east").find_holding(paths(0)) == paths(2)
 
 
 async def test_a_namespace_without_an_end_is_not_searched_for_ever() -> None:
     """Y9: bounded, whatever a namespace claims to have."""
     far = namespace(*range(2_000))
-    assert await BacklogSearch(far.receiver, "east").holding(paths(0)) == ()
+    assert await BacklogSearch(far.receiver, "east").find_holding(paths(0)) == ()
     assert far.peek_count <= backlog_search.PROBES_MAX + 3
 
 

@@ -124,7 +124,7 @@ async def test_a_diversion_takes_as_many_looks_as_are_estimated(
         ping_ms=diverted_s * 1000,
         failover_ms=60_000,
     )
-    assert watched.manager.asked == plan.looks
+    assert watched.manager.asked == plan.backlog_readings
     levels = [each for each in watched.told if each.name == "backlog-threshold-crossed"]
     assert len(levels) == (messages if diverted_s > 3_600 else 0)
 

@@ -286,7 +286,7 @@ def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks into memory are rarer, only to have fewer turns of the loop."""
     for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
         monkeypatch.setattr(coordinator_module, interval, 600.0)
-    monkeypatch.setattr(mover_module, "RETURN_INTERVAL_S", 600.0)
+    monkeypatch.setattr(mover_module, "RETRY_INTERVAL_S", 600.0)
 
 
 @pytest.mark.parametrize("syphon", [on_spark, without_spark])

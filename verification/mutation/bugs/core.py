@@ -134,9 +134,9 @@ class EverybodyProbes(BacklogRotation):
         rng: Random,
         *,
         avoid: Collection[str] = (),
-        is_question: bool = False,
+        has_refusal: bool = False,
     ) -> BacklogQueueChoice | None:
-        choice = super().choose(affinity, now_s, rng, avoid=avoid, is_question=is_question)
+        choice = super().choose(affinity, now_s, rng, avoid=avoid, has_refusal=has_refusal)
         if choice is not None:
             self._queue_states[choice.queue].is_probed = False
         return choice
@@ -226,7 +226,7 @@ class RetriesForEver(SendDecision):
 
 
 class ReturnsAtOnceWhenThrottled(SendDecision):
-    def _can_wait_for_quiet(self, now_s: float, error: BaseException) -> bool:
+    def _can_wait_throttled(self, now_s: float, error: BaseException) -> bool:
         return now_s < self._deadline.end_s
 
 

@@ -43,7 +43,7 @@ def complete_before_sending(patch: pytest.MonkeyPatch) -> None:
 
 def complete_what_is_unsure(patch: pytest.MonkeyPatch) -> None:
     """A send that was not answered counts as done."""
-    refused = ChunkTransfer._refused
+    refused = ChunkTransfer._handle_error
 
     async def hopeful(
         self: ChunkTransfer,
@@ -58,7 +58,7 @@ def complete_what_is_unsure(patch: pytest.MonkeyPatch) -> None:
         else:
             await refused(self, path, items, error, **more)
 
-    patch.setattr(ChunkTransfer, "_refused", hopeful)
+    patch.setattr(ChunkTransfer, "_handle_error", hopeful)
 
 
 def complete_poison(patch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def look_at_known_queues_only(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_args: object, **_more: object) -> tuple[str, ...]:
         return ()
 
-    patch.setattr(BacklogSearch, "holding", nothing)
+    patch.setattr(BacklogSearch, "find_holding", nothing)
 
 
 def move_what_belongs_to_others(patch: pytest.MonkeyPatch) -> None:

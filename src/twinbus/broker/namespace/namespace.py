@@ -822,7 +822,7 @@ class Namespace:
                     machine.audit_sink.deleted(machine)
         self.caretakers.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
-        self.meter.gone(queue.description.path, self.catalogue.entries.__contains__)
+        self.meter.note_deleted(queue.description.path, self.catalogue.entries.__contains__)
 
     def _forget(self, queue: Queue, reason: AmqpError) -> None:
         for ticket in queue.discard():

@@ -152,7 +152,7 @@ class IncomingLink:
         ids = range(event.first_id, last_id + 1)
         self._remember_run(last_id, payloads)
         self._waiting.update(ids)
-        self._sent.took_in(len(sizes), len(sizes), units_of(sizes), size)
+        self._sent.add_incoming(len(sizes), len(sizes), units_of(sizes), size)
         load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
         peer.began_storing(load)
         queue.enqueue(messages, SendAck(self, ids, load))
@@ -266,12 +266,12 @@ class IncomingLink:
         peer, queue, namespace = self._peer, self.queue, self._peer.namespace
         if taken.ping_count:
             pinged = namespace.meter.counter(self.path, Operation.PING)
-            pinged.took_in(1, taken.ping_count, taken.ping_count, 0)
+            pinged.add_incoming(1, taken.ping_count, taken.ping_count, 0)
         if not taken.messages:
             self._accept_unstored(event)
             return
         units = units_of([len(message.record) for message in taken.messages])
-        self._sent.took_in(1, len(taken.messages), units, taken.byte_count)
+        self._sent.add_incoming(1, len(taken.messages), units, taken.byte_count)
         load = taken.byte_count + MESSAGE_OVERHEAD_BYTES * len(taken.messages)
         peer.began_storing(load)
         ids = range(event.delivery_id, event.delivery_id + 1)

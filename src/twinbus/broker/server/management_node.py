@@ -205,7 +205,7 @@ class ManagementNode:
     def _count(self, name: str) -> None:
         """Requests that move messages are counted where they do (rule C1)."""
         if name not in _COUNTED_ELSEWHERE:
-            self._tally(Operation.MANAGEMENT).happened()
+            self._tally(Operation.MANAGEMENT).add_request()
 
     def _tally(self, operation: Operation) -> OperationCounter:
         return self._peer.namespace.meter.counter(self._path, operation)
@@ -238,7 +238,7 @@ class ManagementNode:
             self._sessions.is_holder(run.session, body) for run, _index in held
         ):
             raise session_lock_lost()
-        self._tally(Operation.SETTLE).took_in(1, len(held), 0, 0)
+        self._tally(Operation.SETTLE).add_incoming(1, len(held), 0, 0)
         masks: dict[LockRun, int] = {}
         for run, index in held:
             masks[run] = masks.get(run, 0) | 1 << index
@@ -386,7 +386,7 @@ class ManagementNode:
     def _gave_out(self, operation: Operation, messages: list[dict[str, Any]]) -> None:
         sizes = [len(message["message"]) for message in messages]
         # A look that finds nothing is an operation too.
-        self._tally(operation).gave_out(len(sizes), max(1, units_of(sizes)), sum(sizes))
+        self._tally(operation).add_outgoing(len(sizes), max(1, units_of(sizes)), sum(sizes))
 
     # -- schedules ------------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class ManagementNode:
         if not queue.has_room_for(size):
             raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
         units = units_of([len(message.record) for message in messages])
-        self._tally(Operation.SEND).took_in(1, len(messages), units, size)
+        self._tally(Operation.SEND).add_incoming(1, len(messages), units, size)
         load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
         self._peer.began_storing(load)
         stored = partial(self._stored, load, answer)

@@ -221,7 +221,7 @@ class OutgoingLink:
         """The credit granted last is over; if it brought nothing, that is counted (rule C1)."""
         if self._has_granted and not self._has_handed_out:
             empty = self._peer.namespace.meter.counter(self.path, Operation.EMPTY_RECEIVE)
-            empty.happened()
+            empty.add_request()
         self._has_granted = self._has_handed_out = False
 
     def drained(self) -> None:
@@ -251,7 +251,9 @@ class OutgoingLink:
         starts = grant.chunk.starts
         size = starts[grant.start + grant.count] - starts[grant.start]
         self._has_handed_out = True
-        self._received.gave_out(grant.count, units_between(starts, grant.start, grant.count), size)
+        self._received.add_outgoing(
+            grant.count, units_between(starts, grant.start, grant.count), size
+        )
         self._peer.handed_out(size)
         if session.is_blocked and not self.consumer.is_paused:
             self._peer.pause_session(session)

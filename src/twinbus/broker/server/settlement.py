@@ -203,7 +203,7 @@ def _settle_run(
         return
     entry.end.use_count += 1
     if outcome != RELEASE:
-        entry.end.settled.took_in(1, count, 0, 0)
+        entry.end.settled.add_incoming(1, count, 0, 0)
     ticket = None
     if not event.settled and outcome != RELEASE:
         # The usual case: one answer for the whole range once it is on disk.

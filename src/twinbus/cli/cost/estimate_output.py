@@ -158,7 +158,7 @@ def as_json(estimate: CostEstimate) -> dict[str, Any]:
         ],
         "outage": {
             "messages": outage.messages,
-            "away_s": outage.away_ms / 1000,
+            "away_s": outage.diverted_until_ms / 1000,
             "charges_per_message": outage.charges_per_message,
             "kinds": [
                 {

@@ -108,7 +108,7 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
                     each.entity or "?",
                     each.message_id or f"{each.count:,} without id",
                     each.kind,
-                    each.said,
+                    each.trace,
                 )
                 for each in answer.differences[:SHOWN_MAX]
             ],
@@ -118,16 +118,14 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     typer.echo(answer.verdict)
 
 
-def _row(
-    entity: EntityReconciliation, statuses: list[MessageStatus], has_outages: bool
-) -> list[str]:
-    counts = [entity.sent, *(entity.fates.get(status, 0) for status in statuses)]
-    duplicates = f"{entity.duplicates:,}"
-    if entity.duplicates > entity.duplicates_explained:
-        duplicates += f" ({entity.duplicates - entity.duplicates_explained:,} unexplained)"
-    row = [entity.entity or "?", *(f"{count:,}" for count in counts), duplicates]
-    row.append(f"{entity.unexpected:,}")
-    return row + [", ".join(map(_outage, entity.outages))] * has_outages
+def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
+    counts = [books.sent, *(books.statuses.get(fate, 0) for fate in fates)]
+    duplicates = f"{books.duplicates:,}"
+    if books.duplicates > books.duplicates_explained:
+        duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
+    row = [books.entity or "?", *(f"{count:,}" for count in counts), duplicates]
+    row.append(f"{books.unexpected:,}")
+    return row + [", ".join(map(_outage, books.outages))] * has_outages
 
 
 def _outage(outage: Outage) -> str:
@@ -137,8 +135,8 @@ def _outage(outage: Outage) -> str:
 
 
 def _remarks(answer: Reconciliation) -> list[str]:
-    remarks = [f"Sources: {', '.join(answer.given.names)}."]
-    remarks += answer.given.unproven()
+    remarks = [f"Used: {', '.join(answer.sources.names)}."]
+    remarks += answer.sources.unproven()
     remarks += answer.notes
     hidden = len(answer.differences) - SHOWN_MAX
     if hidden > 0:

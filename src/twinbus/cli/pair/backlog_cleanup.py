@@ -95,7 +95,7 @@ async def find_queue_paths(
             queue.path for _parts, queue in await list_backlog_queues(secondary, primary_name)
         )
     except AccessRefused:
-        if found := await BacklogSearch(secondary.driver.receiver, primary_name).existing():
+        if found := await BacklogSearch(secondary.driver.receiver, primary_name).find_existing():
             return found
         raise
 

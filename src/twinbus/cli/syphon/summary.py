@@ -109,8 +109,8 @@ async def find_backlog(
     return Found(name, tuple(queue.path for queue in found), _waiting(found))
 
 
-async def _search(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
-    found = await BacklogSearch(secondary.driver.receiver, name).existing()
+async def _looked_for(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
+    found = await BacklogSearch(secondary.driver.receiver, name).find_existing()
     if not found:
         raise NoBacklogQueue(
             f"No backlog queue of {name!r} found by search, without the Manage claim",

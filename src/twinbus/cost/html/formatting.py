@@ -1,7 +1,7 @@
-"""How numbers, money, times and names are written for people.
+"""Numbers, money, times and names as text for people.
 
-Rule 1: money is rounded here and nowhere before; what is not nothing is never shown as nothing.
-Rule 2: no locale is asked: the same report gives the same page everywhere. Times are UTC.
+Rule 1: money is rounded here and nowhere before; an amount above 0 is never shown as 0.
+Rule 2: no locale is used: the same report gives the same page everywhere. Times are UTC.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "period",
     "share",
     "short_number",
-    "shortened",
+    "shorten",
 ]
 
 NO_BREAK: Final = "\u00a0"
@@ -48,7 +48,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def decimals_for(largest: Decimal) -> int:
-    """Two, or so many that what is less than a tenth has three figures."""
+    """Two; for less than a tenth as many as three significant digits need."""
     fewest, most = MONEY_DECIMALS
     if abs(largest) >= Decimal("0.1") or not largest:
         return fewest
@@ -56,7 +56,7 @@ def decimals_for(largest: Decimal) -> int:
 
 
 def money(amount: Decimal, currency: str = "", decimals: int | None = None) -> str:
-    """With these decimals; else with as few as tell how much it is, and millions without."""
+    """With these decimals; by default with as few as needed, and millions with none."""
     places = decimals_for(amount) if decimals is None else decimals
     if decimals is None and abs(amount) >= 1_000_000:
         places = 0
@@ -70,7 +70,7 @@ def money(amount: Decimal, currency: str = "", decimals: int | None = None) -> s
 
 
 def share(part: float) -> str:
-    """Of one, in percent."""
+    """A share of 1, in percent."""
     if 0 < part < 0.001:
         return f"<{NO_BREAK}0.1{NO_BREAK}%"
     if 0.999 < part < 1:
@@ -121,7 +121,7 @@ def moment(at: datetime) -> str:
 
 
 def duration(seconds: int) -> str:
-    """In the largest unit that leaves nothing over."""
+    """In the largest unit that gives a whole number."""
     for unit_s, noun in _UNITS_OF_TIME:
         if seconds >= unit_s and seconds % unit_s == 0:
             return counted(seconds // unit_s, noun)
@@ -129,12 +129,12 @@ def duration(seconds: int) -> str:
 
 
 def each(seconds: int) -> str:
-    """``day``, ``10 minutes``: behind the word per."""
+    """``day``, ``10 minutes``: for use after the word per."""
     return duration(seconds).removeprefix("1 ")
 
 
 def period(begins: datetime, ends: datetime) -> str:
-    """From the first moment to the last; the end is exclusive, so whole days are named whole."""
+    """From the beginning to the end; whole days are named as days, because the end is exclusive."""
     begins, ends = begins.astimezone(UTC), ends.astimezone(UTC)
     long = duration(round((ends - begins).total_seconds()))
     if clock_time(begins) == clock_time(ends) == "00:00" and ends > begins:
@@ -147,8 +147,8 @@ def period(begins: datetime, ends: datetime) -> str:
     return f"{moment(begins)} to {end} ({long}, UTC)"
 
 
-def shortened(name: str, columns: int) -> str:
-    """Cut in the middle, where paths differ least; wide letters take two columns."""
+def shorten(name: str, columns: int) -> str:
+    """Shorten in the middle, where paths differ least; wide letters count as two columns."""
     widths = [2 if _is_wide(letter) else 1 for letter in name]
     if sum(widths) <= columns:
         return name

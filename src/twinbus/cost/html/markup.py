@@ -1,15 +1,10 @@
-"""HTML: escaping, tags and tables.
+"""HTML and SVG: escaping, elements and tables.
 
-HTML and SVG as text that cannot be broken by what it shows.
-
-Tables: the data behind a plot, and the answer itself.
-
-Rule: a table of very many rows shows the first of them and says how many it leaves out.
-
-Rule 1: text becomes markup only by ``escaped`` or ``tag``; whatever is not ``Markup`` yet is
-        escaped on the way in. Names come from senders, so they are hostile until then.
-Rule 2: characters that nobody can see, or that turn the text around them, are shown by their
-        number; letters that are read from right to left stay, kept apart from their neighbours.
+Rule 1: text becomes markup only by ``escape`` or ``tag``; everything that is not ``Markup`` yet is
+        escaped. Names come from senders, so they may be hostile.
+Rule 2: characters that are invisible, or that change the direction of the text around them, are
+        shown by their number; right-to-left letters stay, isolated from the text around them.
+Rule 3: a table of very many rows shows the first of them and the number of the others.
 """
 
 from __future__ import annotations
@@ -24,17 +19,17 @@ __all__ = [
     "ROWS_MAX",
     "Column",
     "Markup",
-    "behind",
-    "escaped",
-    "isolated",
-    "joined",
+    "data_table",
+    "escape",
+    "isolate",
+    "join",
     "table",
     "tag",
     "visible",
 ]
 
 # Control, format (joiners, marks of direction), surrogates, unassigned, line and paragraph ends.
-_UNSEEN = {"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"}
 _ISOLATE, _END_OF_ISOLATE = "\u2068", "\u2069"
 _VOID = {"meta", "link"}
 
@@ -45,49 +40,49 @@ class Markup(str):
     __slots__ = ()
 
 
-def escaped(text: str) -> Markup:
-    """The text as markup that shows it; markup stays as it is."""
+def escape(text: str) -> Markup:
+    """The text as markup; markup stays as it is."""
     if isinstance(text, Markup):
         return text
     return Markup(html.escape(visible(text)))
 
 
 def visible(text: str) -> str:
-    """The text with numbers in place of what nobody can see."""
+    """The text with numbers in place of invisible characters."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_seen(character) for character in text)
+    return "".join(_show_character(character) for character in text)
 
 
-def _seen(character: str) -> str:
-    if unicodedata.category(character) not in _UNSEEN:
+def _show_character(character: str) -> str:
+    if unicodedata.category(character) not in _INVISIBLE:
         return character
     number = ord(character)
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
 
 
-def isolated(text: str) -> Markup:
-    """For places that take no elements: the text's direction does not reach its neighbours."""
-    return Markup(_ISOLATE + escaped(text) + _END_OF_ISOLATE)
+def isolate(text: str) -> Markup:
+    """The text with its own direction, for places that allow no elements."""
+    return Markup(_ISOLATE + escape(text) + _END_OF_ISOLATE)
 
 
-def joined(parts: Iterable[str], between: str = "") -> Markup:
-    return Markup(between.join(escaped(part) for part in parts))
+def join(parts: Iterable[str], between: str = "") -> Markup:
+    return Markup(between.join(escape(part) for part in parts))
 
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
-    """An element. ``class_`` means class and ``text_anchor`` text-anchor; None leaves one out."""
+    """An element. ``class_`` means class and ``text_anchor`` text-anchor; None omits one."""
     shown = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escaped(str(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     if name in _VOID:
         return Markup(f"<{name}{shown}>")
-    return Markup(f"<{name}{shown}>{joined(children)}</{name}>")
+    return Markup(f"<{name}{shown}>{join(children)}</{name}>")
 
 
-# A page of a megabyte is still opened at once; whoever wants more rows wants a file of them.
+# A page of a megabyte opens at once; more rows belong in a CSV file.
 ROWS_MAX: Final = 1_000
 # Days, times and words of operations are not broken into lines.
 SHORT_WORD: Final = 24
@@ -96,7 +91,7 @@ NO_WORD: Final = "\u2013"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and whether figures stand below it."""
+    """A heading, and whether the column has numbers."""
 
     heading: str
     is_number: bool = True
@@ -129,7 +124,7 @@ def table(
 
 
 def _cells(columns: Sequence[Column], row: Sequence[str], blank: str) -> Markup:
-    return joined(_cell(column, text, blank) for column, text in zip(columns, row, strict=True))
+    return join(_cell(column, text, blank) for column, text in zip(columns, row, strict=True))
 
 
 def _cell(column: Column, text: str, blank: str) -> Markup:
@@ -139,15 +134,15 @@ def _cell(column: Column, text: str, blank: str) -> Markup:
     return tag("td", tag("bdi", text if text.strip() else blank), class_=f"word{short}")
 
 
-def behind(
+def data_table(
     name: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], what: str = "figures"
 ) -> Markup:
-    """The figures of a plot, for whoever wants to read or copy them."""
+    """The data of a chart as a table that can be opened."""
     shown = rows[:ROWS_MAX]
     left_out = len(rows) - len(shown)
     return tag(
         "details",
-        tag("summary", f"Show the {what}"),
+        tag("summary", f"Show {what}"),
         table(f"{name}: {what}", columns, shown),
-        tag("p", f"{left_out:,} more are left out here.", class_="pale") if left_out else "",
+        tag("p", f"{left_out:,} more are not shown.", class_="pale") if left_out else "",
     )

@@ -1,10 +1,11 @@
-"""The cost report as one page: no network, no script, no font but the reader's own.
+"""The cost report as one page: no network, no script, no font of its own.
 
-    headline | what is missing | cost over time | detours | entities | pairs | idle polling | table
+    headline | incomplete data | cost over time | diverted messages | entities | pairs |
+    idle polling | table
 
-Rule 1: what the report does not know stands above the plots, not below them.
-Rule 2: the table adds up: what is not listed stands in a line of its own.
-Rule 3: the page may load nothing and run nothing; the browser is told so, too.
+Rule 1: what is missing from the report is shown above the charts, not below them.
+Rule 2: the table adds up: what is not listed is in a line of its own.
+Rule 3: the page loads nothing and runs nothing; its content security policy forbids it, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from twinbus.cost.html.formatting import (
     period,
     share,
 )
-from twinbus.cost.html.markup import ROWS_MAX, Column, Markup, behind, joined, table, tag
+from twinbus.cost.html.markup import ROWS_MAX, Column, Markup, data_table, join, table, tag
 from twinbus.cost.html.report_charts import (
     cost_over_time,
     detours_over_time,
@@ -38,7 +39,7 @@ from twinbus.cost.report import CostReport, OpenRun, PricesUsed, Quality, Slice
 
 __all__ = ["render"]
 
-# More letters are set in smaller type.
+# A longer figure is shown in smaller type.
 LONG_FIGURE: Final = 7
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 _POLICY = (
@@ -52,7 +53,7 @@ def render(report: CostReport) -> str:
     when = period(report.begins, report.ends)
     main = tag(
         "main",
-        tag("header", tag("h1", "What it cost"), tag("p", when), _prices(report.prices)),
+        tag("header", tag("h1", "Cost report"), tag("p", when), _prices(report.prices)),
         _headline(report),
         _missing(report.quality),
         cost_over_time(report),
@@ -64,9 +65,9 @@ def render(report: CostReport) -> str:
     )
     footer = tag(
         "footer",
-        "A detoured message costs four operations: into the backlog and out of it, into the "
+        "A diverted message costs four operations: into the backlog and out of it, into the "
         "primary and out of it. Messages of more than 64 KB count once for each 64 KB. "
-        "Times are UTC. Made by twinbus.",
+        "Times are UTC. Created by twinbus.",
     )
     page = tag("html", _head(when), tag("body", main, footer), lang="en")
     return f"<!doctype html>\n{page}\n"
@@ -80,21 +81,21 @@ def _head(when: str) -> Markup:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="referrer", content="no-referrer"),
-        # Without one a browser asks the server for it.
+        # Without one a browser requests it from the server.
         tag("link", rel="icon", href="data:,"),
-        tag("title", f"What it cost, {when}"),
-        # The style sheet is ours and has no "<", so it stands as it is.
+        tag("title", f"Cost report, {when}"),
+        # The style sheet is constant and has no "<", so it is not escaped.
         tag("style", Markup(STYLE)),
     )
 
 
 def _prices(prices: PricesUsed) -> Markup:
-    # An address may have a remark behind it.
+    # An address may be followed by a remark.
     address, space, remark = prices.source.partition(" ")
     source: str = tag("bdi", prices.source)
     if address.startswith("https://"):
         link = tag("a", address, href=address, rel="noreferrer noopener")
-        source = joined([link, space, tag("bdi", remark)])
+        source = join([link, space, tag("bdi", remark)])
     sheet = tag("b", tag("bdi", prices.name))
     return tag(
         "p", "Prices: ", sheet, f", {prices.currency}, from ", source, ", ",
@@ -109,8 +110,12 @@ def _headline(report: CostReport) -> Markup:
     both = report.total.cost + report.base_cost
     cards = (
         ("Operations", report.total.cost, counted(report.total.units, "billable operation")),
-        ("Base charge", report.base_cost, f"{money(both)} with operations"),
-        ("Detours", detours, f"{counted(into, 'message')} into the backlog, {count(out)} out"),
+        ("Base charge", report.base_cost, f"{money(both)} including operations"),
+        (
+            "Diverted messages",
+            detours,
+            f"{counted(into, 'message')} into the backlog, {count(out)} out",
+        ),
         ("Idle polling", report.idle_cost, f"{share(report.idle_share)} of all operations"),
     )
     currency = report.prices.currency
@@ -124,7 +129,7 @@ def _card(name: str, amount: Decimal, note: str, currency: str) -> Markup:
     return tag("div", tag("dt", name), figure, tag("dd", tag("p", note)), class_="card")
 
 
-# -- what is missing ----------------------------------------------------------------------
+# -- incomplete data ----------------------------------------------------------------------
 
 
 def _missing(quality: Quality) -> Markup:
@@ -133,7 +138,7 @@ def _missing(quality: Quality) -> Markup:
     remarks = _remarks(quality)
     if not damaged and not quality.open_runs:
         sentences = [
-            "Nothing is missing: every line could be read, every run is closed.",
+            "The logs are complete: every line could be read, every run is closed.",
             read,
             *remarks,
         ]
@@ -152,7 +157,7 @@ def _missing(quality: Quality) -> Markup:
         )
     if damaged:
         reasons = sorted(quality.damaged.items(), key=lambda item: (-item[1], item[0]))
-        listed = joined(
+        listed = join(
             (tag("span", tag("bdi", reason), f" ({count(lines)})") for reason, lines in reasons),
             between=", ",
         )
@@ -160,7 +165,7 @@ def _missing(quality: Quality) -> Markup:
     items += [tag("li", remark) for remark in remarks]
     return tag(
         "section",
-        tag("h2", "What is missing"),
+        tag("h2", "Incomplete data"),
         tag("p", read, class_="pale"),
         tag("ul", *items),
         class_="missing",
@@ -170,22 +175,22 @@ def _missing(quality: Quality) -> Markup:
 def _remarks(quality: Quality) -> list[str]:
     remarks = []
     if quality.duplicates:
-        remarks.append(f"Left out because they came again: {counted(quality.duplicates, 'line')}.")
+        remarks.append(f"Duplicates, not counted: {counted(quality.duplicates, 'line')}.")
     if quality.late:
         late = counted(quality.late, "line")
-        remarks.append(f"Found in the file of another day, counted on their own: {late}.")
+        remarks.append(f"Found in the file of another day, counted on their own day: {late}.")
     return remarks
 
 
 def _open_runs(runs: Sequence[OpenRun]) -> Markup:
-    return behind(
+    return data_table(
         "Not closed",
         [
             Column("Namespace", is_number=False),
             Column("Run", is_number=False),
-            Column("Of", is_number=False),
+            Column("Source", is_number=False),
             Column("Last line (UTC)", is_number=False),
-            Column("Missing at most"),
+            Column("Missing, at most"),
         ],
         [
             (run.namespace, run.run, run.source, moment(run.last_at), count(run.units_missing_max))
@@ -199,10 +204,10 @@ def _open_runs(runs: Sequence[OpenRun]) -> Markup:
 
 
 def _table(report: CostReport) -> Markup:
-    title = f"By {' and '.join(report.by)}" if report.by else "Altogether"
+    title = f"By {' and '.join(report.by)}" if report.by else "Total"
     heading = tag("h2", title)
     if not report.slices:
-        return tag("section", heading, tag("p", "There is nothing to list.", class_="nothing"))
+        return tag("section", heading, tag("p", "No data.", class_="nothing"))
     places = decimals_for(max(line.cost for line in report.slices))
     shown, left_out = report.slices[:ROWS_MAX], report.slices[ROWS_MAX:]
     rows = [_row(report, line, places) for line in shown]
@@ -216,8 +221,8 @@ def _table(report: CostReport) -> Markup:
         Column(f"Cost, {report.prices.currency}"),
     ]
     if report.by:
-        total[0] = "Together"
-    hint = "Every line is in --output csv." if left_out else ""
+        total[0] = "Total"
+    hint = "Use --output csv for all lines." if left_out else ""
     return tag(
         "section",
         heading,

@@ -1,18 +1,13 @@
-"""The charts of a cost report: cost over time, and shares.
+"""The charts of a cost report.
 
-What bars are as long as: money, or operations while a sheet charges nothing for them.
+    over time   cost by kind of operation, diverted messages
+    shares      idle polling, entities, the overhead of each pair
 
-A sheet may include the first millions of a month. Whoever stays below them still wants to see
-what happened, and not a page of empty plots.
-
-What a cost report shows over time: cost by kind of operation, and detours.
-
-What a cost report shows as shares: idle polling, entities, the overhead of each pair.
-
-Rule: a colour means here what it means over time: sends, empty receives, pings, the rest.
-
-Rule 1: a bar is one step of the report's time, or several when there are too many to be seen.
-Rule 2: above the line lies what came into the backlog, below it what left.
+Rule 1: a bar of time is one step of the report, or several when there would be too many bars.
+Rule 2: messages into the backlog are above the zero line, messages out of it below.
+Rule 3: bars show money; or operations, when nothing was charged for them: a price sheet may
+        include the first millions of a month, and the charts would be empty.
+Rule 4: a colour means the same in all charts: sends, receives, empty receives, pings, the rest.
 """
 
 from __future__ import annotations
@@ -34,16 +29,16 @@ from twinbus.cost.html.formatting import (
     money,
     share,
 )
-from twinbus.cost.html.markup import Column, Markup, behind, isolated, joined
+from twinbus.cost.html.markup import Column, Markup, data_table, isolate, join
 from twinbus.cost.html.svg_charts import (
-    LyingBar,
+    HorizontalBar,
     Series,
     TimeBar,
     TimePlot,
     bars_over_time,
     figure,
+    horizontal_bars,
     legend,
-    lying_bars,
     nothing,
     value_scale,
 )
@@ -53,15 +48,15 @@ from twinbus.cost.units import Operation
 __all__ = [
     "FREE",
     "Measure",
+    "choose_measure",
     "cost_over_time",
     "detours_over_time",
     "idle_share",
-    "measure_of",
     "pair_overhead",
     "top_entities",
 ]
 
-FREE: Final = "nothing was charged for them"
+FREE: Final = "not charged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +73,18 @@ class Measure:
         return Decimal(part.units) if self.currency is None else part.cost
 
     def shown(self, amount: Decimal, largest: Decimal) -> str:
-        """An amount with the decimals of the largest beside it."""
+        """An amount with the decimals that the largest one has."""
         if self.currency is None:
             return count(int(amount))
         return money(amount, self.currency, decimals_for(largest))
 
 
-def measure_of(report: CostReport) -> Measure:
+def choose_measure(report: CostReport) -> Measure:
     is_charged = report.total.cost or any(kind.cost for kind in report.kinds)
     return Measure(report.prices.currency if is_charged else None)
 
 
-# A bar below two pixels is none; longer reports put several steps into one.
+# A bar needs two pixels; longer reports put several steps into one.
 BARS_MAX: Final = 180
 NOTHING: Final = Decimal(0)
 
@@ -110,7 +105,7 @@ OTHER: Final = 4
 
 
 class _Bars:
-    """How a report's steps of time become bars."""
+    """The bars for the steps of time of a report."""
 
     def __init__(self, report: CostReport, times: Sequence[datetime]) -> None:
         step_s = max(1, report.step_s)
@@ -129,7 +124,7 @@ class _Bars:
 
 
 def cost_over_time(report: CostReport) -> Markup:
-    measure = measure_of(report)
+    measure = choose_measure(report)
     title = "Cost over time" if measure.currency else "Operations over time"
     if not any(measure.of(kind) for kind in report.kinds):
         return figure(title, "By kind of operation", nothing("No operation was counted."))
@@ -166,7 +161,7 @@ def cost_over_time(report: CostReport) -> Markup:
             ]
         ),
         bars_over_time(plot),
-        _kinds_behind(report),
+        _kinds_table(report),
     )
 
 
@@ -177,13 +172,13 @@ def _hover(at: datetime, values: Sequence[Decimal], highest: Decimal, measure: M
         for series, value in zip(KINDS, values, strict=True)
         if value
     ]
-    lines.append(f"Together: {measure.shown(sum(values, NOTHING), highest)}")
-    return joined(lines, between="\n")
+    lines.append(f"Total: {measure.shown(sum(values, NOTHING), highest)}")
+    return join(lines, between="\n")
 
 
-def _kinds_behind(report: CostReport) -> Markup:
+def _kinds_table(report: CostReport) -> Markup:
     places = decimals_for(max(kind.cost for kind in report.kinds))
-    return behind(
+    return data_table(
         "Cost over time",
         [
             Column("From (UTC)", is_number=False),
@@ -200,9 +195,9 @@ def _kinds_behind(report: CostReport) -> Markup:
 
 
 def detours_over_time(report: CostReport) -> Markup:
-    title = "Detours over time"
+    title = "Diverted messages over time"
     if not any(detour.sent or detour.received for detour in report.detours):
-        return figure(title, "Messages through the backlog", nothing("No message made a detour."))
+        return figure(title, "Messages through the backlog", nothing("No message was diverted."))
     bars = _Bars(report, [detour.at for detour in report.detours])
     sums: dict[datetime, list[int]] = defaultdict(lambda: [0, 0])
     for detour in report.detours:
@@ -236,19 +231,19 @@ def detours_over_time(report: CostReport) -> Markup:
         f"Messages per {each(bars.seconds)}; into the backlog above the line, out of it below",
         legend([(series[0], count(into)), (series[1], count(out))]),
         bars_over_time(plot),
-        _detours_behind(report),
+        _diverted_table(report),
     )
 
 
 def _detour_hover(at: datetime, sent: int, received: int) -> Markup:
     lines = [moment(at), f"Into the backlog: {count(sent)}", f"Out of it: {count(received)}"]
-    return joined(lines, between="\n")
+    return join(lines, between="\n")
 
 
-def _detours_behind(report: CostReport) -> Markup:
+def _diverted_table(report: CostReport) -> Markup:
     places = decimals_for(max(detour.cost for detour in report.detours))
-    return behind(
-        "Detours over time",
+    return data_table(
+        "Diverted messages over time",
         [
             Column("From (UTC)", is_number=False),
             Column("Pair", is_number=False),
@@ -270,10 +265,10 @@ def _detours_behind(report: CostReport) -> Markup:
 
 
 ROWS_MAX: Final = 12
-# Requests that are about no entity are counted, too.
+# Requests that concern no entity are counted, too.
 THE_NAMESPACE: Final = "(the namespace itself)"
 PAIR_PARTS: Final = (
-    Series("Detours", "send"),
+    Series("Diverted messages", "send"),
     Series("Pings", "ping"),
     Series("Idle polling", "empty"),
     Series("Other", "other"),
@@ -287,18 +282,18 @@ def idle_share(report: CostReport) -> Markup:
     part = min(1.0, max(0.0, report.idle_share))
     cost = money(report.idle_cost, report.prices.currency)
     idle_units = round(part * report.total.units)
-    row = LyingBar(
+    row = HorizontalBar(
         name=share(part),
         note="",
         figure=cost,
         parts=[("empty", part)],
-        hover=joined([f"{share(part)} of {counted(report.total.units, 'operation')}: {cost}"]),
+        hover=join([f"{share(part)} of {counted(report.total.units, 'operation')}: {cost}"]),
     )
     return figure(
         title,
         subtitle,
-        lying_bars("idle-share", title, f"{share(part)} are empty receives; {cost}.", [row]),
-        behind(
+        horizontal_bars("idle-share", title, f"{share(part)} are empty receives; {cost}.", [row]),
+        data_table(
             title,
             [Column("", is_number=False), Column("Billable operations"), Column("Share")],
             [
@@ -310,7 +305,7 @@ def idle_share(report: CostReport) -> Markup:
 
 
 def top_entities(report: CostReport) -> Markup:
-    measure = measure_of(report)
+    measure = choose_measure(report)
     title, subtitle = "Most expensive entities", "Cost of all their operations"
     if measure.currency is None:
         title, subtitle = "Busiest entities", f"Billable operations; {FREE}"
@@ -322,13 +317,13 @@ def top_entities(report: CostReport) -> Markup:
     return figure(
         title,
         subtitle,
-        lying_bars(
+        horizontal_bars(
             "top-entities",
             title,
             f"One bar for each entity; the longest is {measure.shown(highest, highest)}.",
             [_entity_bar(row, highest, measure) for row in rows],
         ),
-        behind(
+        data_table(
             title,
             [
                 Column("Entity", is_number=False),
@@ -351,18 +346,18 @@ def top_entities(report: CostReport) -> Markup:
     )
 
 
-def _entity_bar(row: Slice, highest: Decimal, measure: Measure) -> LyingBar:
+def _entity_bar(row: Slice, highest: Decimal, measure: Measure) -> HorizontalBar:
     entity, namespace = row.keys.get("entity", ""), row.keys.get("namespace", "")
     amount = measure.of(row)
-    lines = [isolated(entity), isolated(namespace), counted(row.units, "billable operation")]
+    lines = [isolate(entity), isolate(namespace), counted(row.units, "billable operation")]
     if measure.currency:
         lines.append(measure.shown(amount, highest))
-    return LyingBar(
+    return HorizontalBar(
         name=entity or THE_NAMESPACE,
         note=namespace,
         figure=measure.shown(amount, highest),
         parts=[("send", float(amount / highest) if highest else 0.0)],
-        hover=joined(lines, between="\n"),
+        hover=join(lines, between="\n"),
     )
 
 
@@ -371,9 +366,9 @@ def _pair_units(pair: PairCost) -> tuple[int, int, int, int]:
 
 
 def pair_overhead(report: CostReport) -> Markup:
-    title, subtitle = "Overhead of each pair", "Billable operations on top of the messages"
+    title, subtitle = "Overhead of each pair", "Billable operations in addition to the messages"
     if not report.pairs:
-        return figure(title, subtitle, nothing("There is no pair in these logs."))
+        return figure(title, subtitle, nothing("No pair found in these logs."))
     pairs = sorted(report.pairs, key=lambda pair: (-pair.cost, -sum(_pair_units(pair)), pair.pair))
     shown = pairs[:ROWS_MAX]
     currency = report.prices.currency
@@ -389,17 +384,17 @@ def pair_overhead(report: CostReport) -> Markup:
         legend(
             [(part, count(units)) for part, units in zip(PAIR_PARTS, sums, strict=True) if units]
         ),
-        lying_bars(
+        horizontal_bars(
             "pair-overhead",
             title,
-            f"One stacked bar for each pair; together {count(sum(sums))} billable operations.",
+            f"One stacked bar for each pair; in total {count(sum(sums))} billable operations.",
             [_pair_bar(pair, longest, currency, places) for pair in shown],
         ),
-        behind(
+        data_table(
             title,
             [
                 Column("Pair", is_number=False),
-                Column("Messages detoured"),
+                Column("Diverted messages"),
                 *(Column(part.label) for part in PAIR_PARTS),
                 Column(f"Cost, {currency}"),
             ],
@@ -416,14 +411,14 @@ def pair_overhead(report: CostReport) -> Markup:
     )
 
 
-def _pair_bar(pair: PairCost, longest: int, currency: str, places: int) -> LyingBar:
+def _pair_bar(pair: PairCost, longest: int, currency: str, places: int) -> HorizontalBar:
     units, cost = _pair_units(pair), money(pair.cost, currency, places)
-    lines: list[str] = [isolated(pair.pair)]
+    lines: list[str] = [isolate(pair.pair)]
     lines += [f"{part.label}: {count(n)}" for part, n in zip(PAIR_PARTS, units, strict=True)]
-    return LyingBar(
+    return HorizontalBar(
         name=pair.pair,
-        note=counted(pair.detoured_messages, "message") + " detoured",
+        note=counted(pair.detoured_messages, "message") + " diverted",
         figure=cost,
         parts=[(part.colour, n / longest) for part, n in zip(PAIR_PARTS, units, strict=True)],
-        hover=joined([*lines, cost], between="\n"),
+        hover=join([*lines, cost], between="\n"),
     )

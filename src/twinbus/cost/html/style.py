@@ -1,7 +1,7 @@
-"""How pages look: one style sheet, light and dark, on a phone and on paper.
+"""The style sheet of the page: light and dark, on a phone and on paper.
 
-Rule 1: a colour is named once for light and once for dark, and nowhere else; both sets can be
-        told apart by people who do not see all colours, and stand out from what is behind them.
+Rule 1: a colour is defined once for light and once for dark, and nowhere else; people who do not
+        see all colours can distinguish them, and they contrast with the background.
 Rule 2: no element has a style of its own, so that a page allows this style sheet and no other.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["DARK", "LIGHT", "SERIES", "STYLE"]
 
 SERIES: Final = ("send", "receive", "empty", "ping", "other")
-"""What bars are made of."""
+"""The classes of bars."""
 
 LIGHT: Final[Mapping[str, str]] = {
     "page": "#f6f7f9",

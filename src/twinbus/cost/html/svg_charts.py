@@ -1,15 +1,12 @@
-"""Charts as SVG: bars, axes and ticks.
+"""Charts as inline SVG: bars, axes with round numbers, and ticks at round times.
 
-Axes with round numbers, and times where a reader looks for them.
+    bars_over_time    stacked, above and below a zero line
+    horizontal_bars   a name, a figure and a bar in each row
 
-Plots as inline SVG: bars over time, and bars that lie.
-
-    bars_over_time   stacked, above and below a zero line     lying_bars   a name, a figure, a bar
-
-Rule 1: widths are shares of the page and heights are pixels: a plot is as wide as the window,
-        and its letters are as large on a phone as on a screen.
-Rule 2: colours are classes: the style sheet knows them, for light and for dark.
-Rule 3: every bar says its values when it is pointed at.
+Rule 1: widths are shares of the page and heights are pixels: a chart is as wide as the window, and
+        its letters are as large on a phone as on a screen.
+Rule 2: colours are classes of the style sheet, for light and for dark.
+Rule 3: every bar shows its values when the mouse points at it.
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from twinbus.cost.html.formatting import MONTHS, clock_time, day, short_number, shortened
-from twinbus.cost.html.markup import Markup, isolated, joined, tag, visible
+from twinbus.cost.html.formatting import MONTHS, clock_time, day, short_number, shorten
+from twinbus.cost.html.markup import Markup, isolate, join, tag, visible
 
 __all__ = [
-    "LyingBar",
+    "HorizontalBar",
     "Series",
     "TimeBar",
     "TimePlot",
@@ -33,8 +30,8 @@ __all__ = [
     "ValueScale",
     "bars_over_time",
     "figure",
+    "horizontal_bars",
     "legend",
-    "lying_bars",
     "nothing",
     "time_ticks",
     "value_scale",
@@ -59,7 +56,7 @@ class ValueScale:
     ticks: tuple[Decimal, ...]
 
     def height(self, value: Decimal) -> float:
-        """How far up a value lies: 0 at the lowest tick, 1 at the highest."""
+        """The height of a value: 0 at the lowest tick, 1 at the highest."""
         low, high = self.ticks[0], self.ticks[-1]
         return float((value - low) / (high - low))
 
@@ -67,7 +64,7 @@ class ValueScale:
 def value_scale(
     highest: Decimal, lowest: Decimal = Decimal(0), *, whole: bool = False
 ) -> ValueScale:
-    """Round ticks from ``lowest`` (at most 0) to ``highest``; ``whole`` for what is counted."""
+    """Round ticks from ``lowest`` (at most 0) to ``highest``; ``whole`` for counts."""
     step = _round_step((highest - lowest) / TICKS_MAX)
     if whole:
         step = Decimal(math.ceil(step))
@@ -85,7 +82,7 @@ def _round_step(least: Decimal) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class TimeTick:
-    """A moment that has a label."""
+    """A time with a label."""
 
     at: datetime
     label: str
@@ -139,13 +136,13 @@ ROW_HEIGHT: Final = 42
 BAR_HEIGHT: Final = 10
 NAME_BASELINE: Final = 13
 BAR_TOP: Final = 21
-# Shares of a bar's slot, of one among many, and of the whole: a lonely bar is no wall.
+# Shares of a bar's slot, of one among many, and of the whole: a single bar is not too wide.
 BAR_SHARE: Final = 0.8
 SLIM_BAR_SHARE: Final = 0.9
 MANY_BARS: Final = 60
 BAR_SHARE_MAX: Final = 0.08
 NO_NAME: Final = "(no name)"
-# What a row of a phone and of a screen have room for, in letters; the style sheet knows the widths.
+# The letters that fit into a row on a phone and on a screen; the style sheet has the widths.
 LETTERS_NARROW, LETTERS_WIDE = 36, 76
 LETTERS_MIN: Final = 8
 # Beyond this share of the width a label in the middle of its bar would be cut off.
@@ -163,7 +160,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class TimeBar:
-    """What happened from ``at`` on: values by series, those below the line negative."""
+    """The values from ``at`` on, by series; those below the line are negative."""
 
     at: datetime
     values: tuple[Decimal, ...]
@@ -172,7 +169,7 @@ class TimeBar:
 
 @dataclass(frozen=True, slots=True)
 class TimePlot:
-    """Bars over time and how to read them."""
+    """Bars over time, with their axes and texts."""
 
     name: str
     """An id of the page."""
@@ -190,17 +187,17 @@ class TimePlot:
         return self.begins + timedelta(seconds=self.bar_s * self.bar_count)
 
     def place(self, at: datetime) -> float:
-        """How far right a moment lies, 0 to 1."""
+        """The horizontal position of a time, 0 to 1."""
         return (at - self.begins).total_seconds() / (self.bar_s * self.bar_count)
 
 
 @dataclass(frozen=True, slots=True)
-class LyingBar:
-    """One row: parts are (colour, share of the whole width)."""
+class HorizontalBar:
+    """One row; ``parts`` are (colour, share of the whole width)."""
 
     name: str
     note: str
-    """In paler letters behind the name."""
+    """In paler letters after the name."""
     figure: str
     parts: Sequence[tuple[str, float]]
     hover: Markup
@@ -215,18 +212,18 @@ def _pixels(number: float) -> str:
 
 
 def figure(title: str, subtitle: str, *content: str) -> Markup:
-    """A plot with its name and its data."""
+    """A chart with its title and its data."""
     caption = tag("figcaption", tag("h2", title), tag("p", subtitle))
     return tag("figure", caption, *content)
 
 
 def nothing(sentence: str) -> Markup:
-    """In place of a plot that would be empty."""
+    """In place of a chart that would be empty."""
     return tag("p", sentence, class_="nothing")
 
 
 def legend(entries: Sequence[tuple[Series, str]]) -> Markup:
-    """What each colour means, and how much of it there is."""
+    """What each colour means, and its total."""
     return tag(
         "ul",
         *(
@@ -277,7 +274,7 @@ def _grid_line(scale: ValueScale, tick: Decimal) -> Markup:
     y = _pixels(_y(scale, tick))
     line = tag("line", x1=0, x2="100%", y1=y, y2=y, class_="grid")
     label = tag("text", short_number(abs(tick)), x=-LABEL_GAP, y=y, dy="0.35em", text_anchor="end")
-    return joined([line, label])
+    return join([line, label])
 
 
 def _zero_line(scale: ValueScale) -> Markup:
@@ -313,7 +310,7 @@ def _time_bar(plot: TimePlot, bar: TimeBar) -> Markup:
 
 def _time_labels(plot: TimePlot) -> list[Markup]:
     ticks = time_ticks(plot.begins, plot.ends, plot.bar_s)
-    # A phone has room for half of them.
+    # Only half of them fit on a phone.
     return [_time_label(plot, tick, not number % 2) for number, tick in enumerate(ticks)]
 
 
@@ -329,30 +326,32 @@ def _time_label(plot: TimePlot, tick: TimeTick, is_for_phones: bool) -> Markup:
     )  # fmt: skip
 
 
-# -- lying --------------------------------------------------------------------------------
+# -- horizontal ---------------------------------------------------------------------------
 
 
-def lying_bars(name: str, title: str, description: str, rows: Sequence[LyingBar]) -> Markup:
+def horizontal_bars(
+    name: str, title: str, description: str, rows: Sequence[HorizontalBar]
+) -> Markup:
     """One row for each: its name and its figure above a bar."""
     drawn = _drawing(
         name,
         title,
         description,
         ROW_HEIGHT * len(rows),
-        *(_lying_bar(row, ROW_HEIGHT * number) for number, row in enumerate(rows)),
+        *(_horizontal_bar(row, ROW_HEIGHT * number) for number, row in enumerate(rows)),
     )
     return tag("div", drawn, class_="lying")
 
 
-def _lying_bar(row: LyingBar, top: int) -> Markup:
+def _horizontal_bar(row: HorizontalBar, top: int) -> Markup:
     name = visible(row.name).strip() or NO_NAME
-    note = shortened(visible(row.note).strip(), LETTERS_NARROW)
+    note = shorten(visible(row.note).strip(), LETTERS_NARROW)
     narrow_room = max(LETTERS_MIN, LETTERS_NARROW - len(row.figure))
     wide_room = max(LETTERS_MIN, LETTERS_WIDE - len(row.figure) - len(note))
-    narrow = tag("tspan", isolated(shortened(name, narrow_room)))
-    wide = [tag("tspan", isolated(shortened(name, wide_room)))]
+    narrow = tag("tspan", isolate(shorten(name, narrow_room)))
+    wide = [tag("tspan", isolate(shorten(name, wide_room)))]
     if note:
-        wide.append(tag("tspan", isolated(note), dx=8, class_="note"))
+        wide.append(tag("tspan", isolate(note), dx=8, class_="note"))
     baseline = top + NAME_BASELINE
     parts = [
         tag("title", row.hover),

@@ -1,4 +1,4 @@
-"""Price sheets as files: those that come with twinbus, and the user's own.
+"""Price sheets as files: those that twinbus includes, and the user's own.
 
 standard.toml  basic.toml  premium.toml      published prices, with their source and date
 """
@@ -15,34 +15,34 @@ from twinbus.errors import ConfigurationError
 __all__ = ["SHEETS", "load_prices"]
 
 SHEETS: Final = ("standard", "basic", "premium")
-# A sheet has a page of text; what is larger is something else.
+# A price sheet has a page of text; a larger file is something else.
 SHEET_BYTES_MAX: Final = 100_000
 
 
 def load_prices(name: str) -> PriceSheet:
-    """The sheet with this name, or in the file with this path."""
+    """The price sheet with this name, or in the file with this path."""
     if name in SHEETS:
         text = (files("twinbus.cost.price_sheets") / f"{name}.toml").read_text(encoding="utf-8")
         return read_price_sheet(text, name)
-    return read_price_sheet(_text_of(name), name)
+    return read_price_sheet(_read_file(name), name)
 
 
-def _text_of(name: str) -> str:
+def _read_file(name: str) -> str:
     hint = f"Use {', '.join(SHEETS)} or the path of a TOML file"
     try:
         path = Path(name)
         if not path.is_file():
-            raise ConfigurationError(f"there is no price sheet {name!r:.200}", hint=hint)
+            raise ConfigurationError(f"Price sheet {name!r:.200} not found", hint=hint)
         with path.open("rb") as file:
             content = file.read(SHEET_BYTES_MAX + 1)
         if len(content) > SHEET_BYTES_MAX:
             raise ConfigurationError(
-                f"the price sheet {name!r} is larger than {SHEET_BYTES_MAX:,} bytes", hint=hint
+                f"Price sheet {name!r} is larger than {SHEET_BYTES_MAX:,} bytes", hint=hint
             )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigurationError(f"the price sheet {name!r} is not UTF-8", hint=hint) from None
+        raise ConfigurationError(f"Price sheet {name!r} is not UTF-8 text", hint=hint) from None
     except OSError as error:
         raise ConfigurationError(
-            f"the price sheet {name!r:.200} cannot be read: {error.strerror}", hint=hint
+            f"Price sheet {name!r:.200} cannot be read: {error.strerror}", hint=hint
         ) from error

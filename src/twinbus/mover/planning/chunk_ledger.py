@@ -1,12 +1,12 @@
-"""What is owed for the messages of one chunk, until each of them has its receipt.
+"""The state of each message of a chunk, until it has its receipt.
 
     received --sent--> sent --accepted--> accepted --close(MOVED)--> settled
         '---------------'-- close(any other outcome) -----------------^
 
 Rule 1: a message is completed in the backlog only after the primary accepted it (Y1). The list
-        to complete comes from here, and it is refused for anything else.
-Rule 2: every message gets exactly one receipt; closing one twice is refused.
-Rule 3: a message is known by its lock. Its number may be missing: one that cannot be read has none.
+        to complete comes from here, and LedgerError is raised for anything else.
+Rule 2: every message gets exactly one receipt; closing one twice raises LedgerError.
+Rule 3: a message is identified by its lock. One that cannot be decoded has no sequence number.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _Key: TypeAlias = bytes | int
 
 
 def _keys(deliveries: Iterable[ReceivedMessage]) -> list[_Key]:
-    """What tells a message of a chunk from the others; only looked at, it has no lock."""
+    """The identities of messages; one that was peeked at has no lock."""
     return [each.lock_token or each.sequence_number for each in deliveries]
 
 
 class RestoredDelivery(NamedTuple):
-    """One message of the backlog, and what the primary is to get."""
+    """One message of the backlog, and how it is sent to the primary."""
 
     delivered: ReceivedMessage
     destination: str
     message_id: str | None
     encoded: bytes
-    """As it goes to the primary; empty when it cannot."""
+    """As it is sent to the primary; empty when it cannot be restored."""
     session_id: str | None = None
 
 
@@ -45,7 +45,7 @@ def _keys_of(items: Iterable[RestoredDelivery]) -> list[_Key]:
 
 
 class MoverIdentity(NamedTuple):
-    """Where a chunk is moved: which queue it came from and who moves it."""
+    """Which queue a chunk comes from, and which process moves it."""
 
     queue: str
     host: str
@@ -53,11 +53,11 @@ class MoverIdentity(NamedTuple):
 
 
 class LedgerError(PairingError):
-    """A step that would lose a message, or tell of it twice: a fault of the program."""
+    """A step that would lose a message, or give it two receipts: a fault of the program."""
 
 
 class ChunkLedger:
-    """The books of one chunk."""
+    """The messages of one chunk and their states."""
 
     def __init__(
         self, identity: MoverIdentity, deliveries: Sequence[ReceivedMessage], received_ms: int
@@ -70,19 +70,19 @@ class ChunkLedger:
         self.receipts: list[Receipt] = []
 
     def sent(self, items: Sequence[RestoredDelivery]) -> None:
-        """They are on their way to the primary."""
+        """They are being sent to the primary."""
         self._sent.update(zip(_keys_of(items), items, strict=True))
 
     def accepted(self, items: Sequence[RestoredDelivery]) -> None:
-        """The primary holds them."""
+        """The primary has accepted them."""
         keys = set(_keys_of(items))
-        self._check(self._sent.keys() >= keys, "accepted a message that was not sent")
+        self._check(self._sent.keys() >= keys, "marked a message as accepted that was not sent")
         self._accepted |= keys
 
     def completable(self, items: Sequence[RestoredDelivery]) -> list[ReceivedMessage]:
-        """What may be completed in the backlog now: all of ``items``, or LedgerError."""
+        """The messages that may be completed now: all of ``items``, or LedgerError."""
         has_all = self._accepted.issuperset(_keys_of(items))
-        self._check(has_all, "completed a message before it was accepted")
+        self._check(has_all, "tried to complete a message before the primary accepted it")
         return [each.delivered for each in items]
 
     def close(
@@ -92,7 +92,7 @@ class ChunkLedger:
         now_ms: int,
         reason: str = "",
     ) -> None:
-        """Their receipts: nothing more will be done with them."""
+        """Write their receipts: nothing more is done with them."""
         queue, host, pid = self._identity
         received_ms, is_open = self._received_ms, self._open
         add = self.receipts.append
@@ -100,7 +100,7 @@ class ChunkLedger:
             delivered, destination, message_id, encoded, _session_id = item
             number = delivered.sequence_number
             if is_open.pop(key, None) is None:
-                raise LedgerError(f"message {number} of {queue!r} has its receipt already")
+                raise LedgerError(f"Message {number} of {queue!r} already has its receipt")
             add(
                 Receipt(
                     queue,
@@ -119,7 +119,7 @@ class ChunkLedger:
             )
 
     def give_up(self, now_ms: int, reason: str) -> None:
-        """Receipts for all that is open, of a chunk that was cut short."""
+        """Receipts for all messages that have none, of a chunk that was cancelled."""
         for key in list(self._open):
             item = self._sent.get(key) or RestoredDelivery(self._open[key], "", None, b"")
             if key in self._accepted:
@@ -140,6 +140,6 @@ class ChunkLedger:
     def _check(self, is_right: bool, offence: str) -> None:
         if not is_right:
             raise LedgerError(
-                f"the mover of {self._identity.queue!r} {offence}",
-                hint="Report this: nothing was lost, because it was stopped here",
+                f"The mover of {self._identity.queue!r} {offence}",
+                hint="Report this as a bug; no message was lost",
             )

@@ -1,29 +1,26 @@
 """What is done with a chunk of a backlog queue, and which destinations are allowed.
 
-Where a backlog message may be brought: the destination is data from a message (Y6).
+    deliveries --plan_chunk-->          the messages of each destination, poison messages, and
+                                        messages of another pair (P21)
+    messages   --split_into_batches-->  what is sent to the primary in one send
+    an error   --classify_error-->      what is done with the batch that failed
 
-Whoever may send to a backlog queue writes ``x-ms-path``, and the syphon would spend its own
-rights on it. So a destination is a plain entity of the one primary, on the list, or nothing.
+The destination is data from a message (Y6): every sender of a backlog queue can write
+``x-ms-path``, and the syphon would use its own claims for it. So a destination is
 
-    no host, no scheme, no ``$...``, no ``..``    common/entity_path.py refuses what is not a plain
-    name no backlog queue of any pair                  messages would go round in circles
-    on the list of patterns                       compared in the canonical form
+    a plain entity of the primary   no host, scheme, ``$...`` or ``..`` (common/entity_path.py)
+    not a backlog queue             messages would be moved in circles
+    on the list of patterns         compared in the canonical form
 
-Bringing a chunk of the backlog home: who gets what, and what an answer means.
-
-    deliveries --plan_chunk--> for each destination its messages, what nobody can deliver, and
-                               what belongs to another pair (P21)
-    messages   --batches_of--> what goes to the primary in one send
-    an error   --verdict_of--> what becomes of the batch that met it
-
-Rule 1: what is returned is canonical (lower case); ``Orders`` and ``orders`` are one queue.
-Rule 2: a destination may itself lead to a backlog queue, by forwarding. A restored message has no
-        destination left, so it ends there; where a rule gives it one again its hops are counted
+Rule 1: destinations are canonical (lower case); ``Orders`` and ``orders`` are one queue.
+Rule 2: a destination may itself forward to a backlog queue. A restored message has no destination
+        left, so it stays there; if a subscription rule sets one again, its hops are counted
         (encoding/envelope/fields.py).
-Rule 3: a message that can never be delivered is found here or by its destination's refusal; it
-        is dead-lettered with a reason and never stands in the way of others (Y4).
-Rule 4: a batch that is refused is parted until the refused message is alone; the rest goes home.
-Rule 5: what an error means is the table VERDICTS; an ambiguous error is UNSURE whatever it says.
+Rule 3: a message that can never be delivered is detected here, or when its destination refuses it;
+        it is dead-lettered with a reason and never delays others (Y4).
+Rule 4: a batch that is refused is split until the refused message is alone; the others are moved.
+Rule 5: ERROR_CLASSES states what an error means; an error that ``is_ambiguous`` is always
+        AMBIGUOUS.
 """
 
 from __future__ import annotations
@@ -102,31 +99,31 @@ def check_destination(
 def _not_allowed(path: str, primary_name: str, why: str) -> EnvelopeError:
     return EnvelopeError(
         reason=Reason.DESTINATION_NOT_ALLOWED,
-        description=f"{path[:80]!a} is no destination on {primary_name!r}: {why}",
+        description=f"{path[:80]!a} is not an allowed destination on {primary_name!r}: {why}",
     )
 
 
 # One refused message costs about 2 log2 of this in further sends, and a crash between sending
-# and completing repeats at most this many of a destination; larger batches are hardly faster.
+# and completing duplicates at most this many of a destination; larger batches are hardly faster.
 BATCH_COUNT_MAX: Final = 250
-# A message that was out this often travels in company half as large each further time, so that
-# one which always ends in a timeout is alone in the end.
+# After this many attempts a message is sent in batches that are half as large each further time,
+# so that one which always ends in a timeout is alone in the end.
 FULL_BATCH_ATTEMPTS: Final = 3
-# A refused batch of so many is sent one by one.
+# A refused batch of at most this many messages is sent one by one.
 SINGLES_MAX: Final = 8
-# The service takes 4,096 characters of a description; a few lines say enough.
+# The service accepts 4,096 characters of a description; a few lines are enough.
 DESCRIPTION_LENGTH_MAX: Final = 1_000
 
 
 class MoveErrorClass(Enum):
-    """What an error means for the batch that met it."""
+    """What an error means for the batch that failed."""
 
     LATER = auto()
-    """Nothing was stored and the destination takes nothing now."""
+    """Nothing was stored, and the destination is unavailable now."""
     AMBIGUOUS = auto()
     """It may have been stored; it is sent again later."""
     REFUSED = auto()
-    """A message in it is not taken, now or later."""
+    """A message in it is refused, now and later."""
     GONE = auto()
     """The destination does not exist."""
 
@@ -135,7 +132,7 @@ ERROR_CLASSES: Final[Mapping[type[ServiceError], MoveErrorClass]] = {
     ServerBusy: MoveErrorClass.LATER,
     EntityDisabled: MoveErrorClass.LATER,
     QuotaExceeded: MoveErrorClass.LATER,
-    # Rights can be given back; messages that were dead-lettered for them would not return.
+    # Claims can be granted again; messages that were dead-lettered would not return.
     AuthenticationFailed: MoveErrorClass.LATER,
     AccessRefused: MoveErrorClass.LATER,
     CommunicationError: MoveErrorClass.LATER,
@@ -145,13 +142,13 @@ ERROR_CLASSES: Final[Mapping[type[ServiceError], MoveErrorClass]] = {
     MessageTooLarge: MoveErrorClass.REFUSED,
     MessageRefused: MoveErrorClass.REFUSED,
     EntityNotFound: MoveErrorClass.GONE,
-    # What is not named above is nobody's fault that we know of: keep the message.
+    # An error of an unknown kind: keep the message.
     ServiceError: MoveErrorClass.AMBIGUOUS,
 }
 SEND_SIGNALS: Final[Mapping[MoveErrorClass, SendSignal]] = {
     MoveErrorClass.LATER: SendSignal.FAILED,
     MoveErrorClass.AMBIGUOUS: SendSignal.FAILED,
-    # A destination that judges a message is alive.
+    # A destination that refuses a message works.
     MoveErrorClass.REFUSED: SendSignal.ACCEPTED,
     MoveErrorClass.GONE: SendSignal.GONE,
 }
@@ -164,12 +161,12 @@ POISON_REASONS: Final[Mapping[type[ServiceError], str]] = {
 
 
 def classify_error(error: ServiceError) -> MoveErrorClass:
-    """What ``error`` means for the batch that met it."""
+    """What ``error`` means for the batch that failed."""
     return MoveErrorClass.AMBIGUOUS if error.is_ambiguous else _by_kind(ERROR_CLASSES, error)
 
 
 def send_signal_for(error: ServiceError) -> SendSignal:
-    """What ``error`` says about its destination."""
+    """What ``error`` means for the circuit of its destination."""
     return SEND_SIGNALS[classify_error(error)]
 
 
@@ -182,16 +179,16 @@ def _by_kind(table: Mapping[type[ServiceError], _Value], error: ServiceError) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
-    """Where messages may go, and what becomes of their time to live."""
+    """Where messages may be sent, and how their time to live is handled."""
 
     primary_name: str
-    """The first label of the primary's host: its backlog queues are no destination (Y6)."""
+    """The first label of the primary's host name: it names the backlog queues to search (Y9)."""
     allowed: tuple[str, ...] = ("*",)
     """Patterns of destinations that are delivered to."""
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
     """Whether the time in the backlog counts (Y8)."""
     owner: str = ""
-    """The mark of this pair; messages with another one are left alone (P21). Empty: none is."""
+    """The mark of this pair; messages with another one are not moved (P21). Empty: all are."""
     accepted_owners: tuple[str, ...] = ()
     """Addresses of other pairs whose messages are moved as well; ``*``: all."""
 
@@ -227,10 +224,10 @@ class ChunkPlan:
 def plan_chunk(
     deliveries: Sequence[ReceivedMessage], rules: DeliveryRules, *, now_ms: int
 ) -> ChunkPlan:
-    """Restore every message and put it with the others of its destination."""
+    """Restore every message and add it to those of its destination."""
     plan = ChunkPlan()
     # Most chunks name a few destinations a thousand times: each name is checked once.
-    homes: dict[str, tuple[str, list[RestoredDelivery]]] = {}
+    destinations: dict[str, tuple[str, list[RestoredDelivery]]] = {}
     ttl_policy = rules.ttl_policy
     owners = {"": True, rules.owner: True}
     for delivered in deliveries:
@@ -247,18 +244,18 @@ def plan_chunk(
                 item = RestoredDelivery(delivered, named, message_id, b"")
                 plan.foreign.append(Foreign(item, owner))
                 continue
-            home = homes.get(named)
-            if home is None:
-                home = homes[named] = _destination_list(plan, named, rules)
+            found = destinations.get(named)
+            if found is None:
+                found = destinations[named] = _destination_list(plan, named, rules)
         except EnvelopeError as error:
-            # What is wrong with it is for its own pair to say.
+            # A broken message of another pair is left to the syphon of that pair.
             if not _is_ours(owner := read_owner_mark(delivered.encoded), rules):
                 item = RestoredDelivery(delivered, *read_destination(delivered.encoded), b"")
                 plan.foreign.append(Foreign(item, owner))
             else:
                 plan.poison.append(_undeliverable(delivered, error))
             continue
-        home[1].append(RestoredDelivery(delivered, home[0], message_id, encoded, session_id))
+        found[1].append(RestoredDelivery(delivered, found[0], message_id, encoded, session_id))
     return plan
 
 
@@ -267,14 +264,14 @@ def _is_ours(owner: str, rules: DeliveryRules) -> bool:
 
 
 def _undeliverable(delivered: ReceivedMessage, error: EnvelopeError) -> PoisonMessage:
-    """A message that says itself why it cannot go home."""
+    """A message whose envelope cannot be restored, with the reason."""
     named, message_id = read_destination(delivered.encoded)
     description = error.description
-    # Where it wanted to go is anybody's text: short, and with everything unusual escaped.
+    # The destination is text from the message: shorten it, and escape everything unusual.
     if named and error.reason != Reason.DESTINATION_NOT_ALLOWED:
         description = f"{named[:80]!a}: {description}"
     item = RestoredDelivery(delivered, named, message_id, b"")
-    return PoisonMessage(item, error.reason, _clipped(description))
+    return PoisonMessage(item, error.reason, _clip(description))
 
 
 def _destination_list(
@@ -289,25 +286,25 @@ def split_into_batches(
     items: Sequence[RestoredDelivery], *, limit_bytes: int
 ) -> Iterator[list[RestoredDelivery]]:
     """The items in order, in batches that fit into one send."""
-    for (company_max, _has_session), alike in _batch_groups(items).items():
-        for fitting in ranges_that_fit((len(each.encoded) for each in alike), limit_bytes):
-            for start in range(fitting.start, fitting.stop, company_max):
-                yield alike[start : min(start + company_max, fitting.stop)]
+    for (count_max, _has_session), group in _batch_groups(items).items():
+        for fitting in ranges_that_fit((len(each.encoded) for each in group), limit_bytes):
+            for start in range(fitting.start, fitting.stop, count_max):
+                yield group[start : min(start + count_max, fitting.stop)]
 
 
 def _batch_groups(
     items: Sequence[RestoredDelivery],
 ) -> dict[tuple[int, bool], list[RestoredDelivery]]:
-    """Who travels together: (how many at most, with or without sessions).
+    """Which messages may share a batch: (how many at most, with or without sessions).
 
-    A destination that requires sessions refuses all without one. Among themselves they are found
-    in a few sends; among others they would cost each batch a dozen (Y4).
+    A destination that requires sessions refuses all messages without one. In batches of their own
+    they are found in a few sends; mixed with others they would cost each batch a dozen (Y4).
     """
     groups: dict[tuple[int, bool], list[RestoredDelivery]] = {}
     for item in items:
         repeats = item.delivered.delivery_count - FULL_BATCH_ATTEMPTS
-        company = BATCH_COUNT_MAX if repeats <= 0 else max(1, BATCH_COUNT_MAX >> repeats)
-        key = company, item.session_id is not None
+        count_max = BATCH_COUNT_MAX if repeats <= 0 else max(1, BATCH_COUNT_MAX >> repeats)
+        key = count_max, item.session_id is not None
         if key in groups:
             groups[key].append(item)
         else:
@@ -316,8 +313,8 @@ def _batch_groups(
 
 
 def split_batch(items: Sequence[RestoredDelivery]) -> list[Sequence[RestoredDelivery]]:
-    """A refused batch in two, so that what is wrong with it is found; a small one in single ones,
-    which takes fewer sends as soon as a few of them are wrong."""
+    """Two halves of a refused batch, to find the message that was refused; of a small batch its
+    single messages, which needs fewer sends when several of them are refused."""
     if len(items) <= SINGLES_MAX:
         return [items[index : index + 1] for index in range(len(items))]
     middle = len(items) // 2
@@ -325,11 +322,11 @@ def split_batch(items: Sequence[RestoredDelivery]) -> list[Sequence[RestoredDeli
 
 
 def poison_from_error(item: RestoredDelivery, error: ServiceError) -> PoisonMessage:
-    """A message that its destination will never take."""
+    """A message that its destination will never accept."""
     description = f"{item.destination}: {error.sentence} ({type(error).__name__})"
-    return PoisonMessage(item, _by_kind(POISON_REASONS, error), _clipped(description))
+    return PoisonMessage(item, _by_kind(POISON_REASONS, error), _clip(description))
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     is_long = len(text) > DESCRIPTION_LENGTH_MAX
     return text[: DESCRIPTION_LENGTH_MAX - 1] + "…" if is_long else text

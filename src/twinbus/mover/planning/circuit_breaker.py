@@ -1,15 +1,15 @@
-"""Which destinations take messages now: back-off and half-open probes, one entry for each.
+"""Which destinations are available: a circuit breaker with back-off and probes for each.
 
     CLOSED --failed--> OPEN --due--> HALF_OPEN --accepted--> CLOSED
                          ^------------- failed ----'  (a longer pause)
 
 Rule 1: while the circuit of a destination is open nothing is sent there; when its pause is over
-        one batch goes as a probe, and everything else waits for the result.
-Rule 2: only a probe closes the circuit again. What was on its way when it opened changes nothing:
-        neither a late success, nor more failures of the same moment.
+        one batch is sent as a probe, and everything else waits for the result.
+Rule 2: only a probe closes the circuit again. Sends that were in progress when it opened change
+        nothing: neither a late success, nor more failures of the same time.
 Rule 3: the circuit of a destination that does not exist opens like the others. The destination is
         *missing* once it was not found for the whole grace period; a probe must not find it at the
-        end of the period. After any other answer the grace period begins anew.
+        end of the period. After any other result the grace period starts again.
 Rule 4: open circuits can be exported, and imported in another process, whose clock differs.
 """
 
@@ -26,12 +26,12 @@ from twinbus.mover.planning.work_order import CircuitSnapshot
 
 __all__ = ["CircuitState", "DestinationCircuits", "SendPermission", "SendSignal"]
 
-# A probe that nobody reported on (its task was cancelled) is given up after this long: longer
-# than any send may take.
+# A probe without a result (its task was cancelled) is ended after this time: longer than any send
+# may take.
 PROBE_S_MAX: Final = 120.0
-# Destinations are data from messages; a flood of invented names must not fill the memory. Who takes
-# the place of the oldest one takes over since when that was missing: otherwise, of more missing
-# ones than this, none would ever be missing for long enough.
+# Destinations are data from messages; a flood of invented names must not fill the memory. A new
+# entry that replaces the oldest one inherits the time since when that was missing: otherwise, with
+# more missing destinations than this, none would ever be missing for long enough.
 DESTINATIONS_MAX: Final = 10_000
 
 
@@ -42,10 +42,10 @@ class CircuitState(Enum):
 
 
 class SendSignal(Enum):
-    """What a send told us about its destination."""
+    """What the result of a send means for its destination."""
 
     ACCEPTED = auto()
-    """It answered as a live one does; also when it refused one message for what it is."""
+    """It works; also when it refused one message because of its content."""
     FAILED = auto()
     GONE = auto()
     """It does not exist."""
@@ -59,7 +59,7 @@ class SendPermission(Enum):
     """Send one batch, and the rest once it was accepted."""
     WAIT = auto()
     GIVE_UP = auto()
-    """It has been gone for too long: dead-letter them."""
+    """It has been missing for too long: dead-letter them."""
 
 
 TRANSITIONS: Final[Mapping[CircuitState, Mapping[SendSignal, CircuitState]]] = {
@@ -87,7 +87,7 @@ class _Entry:
     state: CircuitState = CircuitState.CLOSED
     failure_count: int = 0
     due_s: float = 0.0
-    """When the next probe may go, or when the one under way is given up."""
+    """When the next probe is due, or when the one in progress is ended."""
     gone_since_s: float | None = None
     is_missing: bool = False
     timed_out: bool = False
@@ -107,10 +107,10 @@ class DestinationCircuits:
         return CircuitState.CLOSED if entry is None else entry.state
 
     def admit(self, path: str, now_s: float, *, may_wait: bool = True) -> SendPermission:
-        """What to do with messages for ``path``; PROBE is said to one caller only.
+        """What to do with messages for ``path``; PROBE is returned to one caller only.
 
-        Somebody who may not wait does not get to probe a destination that gave no answer the
-        last time: that takes a whole timeout.
+        A caller that may not wait does not probe a destination that timed out the last time: the
+        probe would take a whole timeout.
         """
         entry = self._entries.get(path)
         if entry is None or entry.state is CircuitState.CLOSED:
@@ -130,8 +130,8 @@ class DestinationCircuits:
         timed_out: bool = False,
         is_refused: bool = False,
     ) -> None:
-        """Note what a send to ``path`` told us; ``timed_out`` when that was no answer at all,
-        ``is_refused`` when a claim is missing for it."""
+        """Note the result of a send to ``path``; ``timed_out``: there was no answer,
+        ``is_refused``: the Send claim is missing."""
         entry = self._entries.get(path)
         if entry is None:
             if signal is SendSignal.ACCEPTED:
@@ -145,17 +145,17 @@ class DestinationCircuits:
             self._open(entry, signal, now_s, pause_s_min)
 
     def release(self, path: str, now_s: float) -> None:
-        """A probe that came to nothing, because there was nothing to send after all."""
+        """The probe did not take place, because there was nothing to send."""
         entry = self._entries.get(path)
         if entry is not None and entry.state is CircuitState.HALF_OPEN:
             entry.state = CircuitState.OPEN
             entry.due_s = now_s + self._backoff.pause_s(1, self._random)
 
     def _add_entry(self, path: str) -> _Entry:
-        made = self._entries[path] = _Entry()
+        entry = self._entries[path] = _Entry()
         if len(self._entries) > DESTINATIONS_MAX:
-            made.gone_since_s = self._entries.pop(next(iter(self._entries))).gone_since_s
-        return made
+            entry.gone_since_s = self._entries.pop(next(iter(self._entries))).gone_since_s
+        return entry
 
     def _open(self, entry: _Entry, signal: SendSignal, now_s: float, pause_s_min: float) -> None:
         entry.failure_count += 1
@@ -174,29 +174,29 @@ class DestinationCircuits:
         return entry is not None and entry.is_missing
 
     def allow_probes_now(self, now_s: float) -> None:
-        """What kept them all away is over: every open circuit may be probed now."""
+        """The primary is reachable again: every open circuit may be probed now."""
         for entry in self._entries.values():
             if entry.state is CircuitState.OPEN:
                 entry.due_s = min(entry.due_s, now_s)
 
     def open_circuits(self) -> list[str]:
-        """Destinations that take nothing now."""
+        """Destinations whose circuits are open or half-open."""
         return [
             path for path, each in self._entries.items() if each.state is not CircuitState.CLOSED
         ]
 
     def refused(self) -> list[str]:
-        """Those of them for which the claim Send is missing."""
+        """Those of them for which the Send claim is missing."""
         return [path for path in self.open_circuits() if self._entries[path].is_refused]
 
     def export_state(self, now_s: float) -> tuple[CircuitSnapshot, ...]:
-        """Every destination that takes nothing, for another board."""
+        """All open circuits, for another process."""
         return tuple(self._snapshot(path, entry, now_s) for path, entry in self._entries.items())
 
     def _snapshot(self, path: str, entry: _Entry, now_s: float) -> CircuitSnapshot:
         due_in_s = max(0.0, entry.due_s - now_s)
         if entry.state is CircuitState.HALF_OPEN:
-            # Nobody will hear of this probe any more; another one may follow soon.
+            # The result of this probe is lost; another probe may follow soon.
             due_in_s = self._backoff.first_s
         gone_since_s = entry.gone_since_s
         gone_for_s = None if gone_since_s is None else max(0.0, now_s - gone_since_s)
@@ -211,7 +211,7 @@ class DestinationCircuits:
         )
 
     def import_state(self, notes: Iterable[CircuitSnapshot], now_s: float) -> None:
-        """Open what is open elsewhere; whoever has seen more failures in a row knows better."""
+        """Open the circuits that are open elsewhere; the larger count of failures in a row wins."""
         for note in notes:
             known = self._entries.get(note.path)
             if known is None or note.failure_count > known.failure_count:

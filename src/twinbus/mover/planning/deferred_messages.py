@@ -1,13 +1,12 @@
-"""The numbers of messages that were set aside in a backlog queue, by destination.
+"""The sequence numbers of deferred messages of a backlog queue, by destination.
 
-A message for a destination that takes nothing is deferred: the queue hands it to nobody, and
-whoever knows its number can ask for it. So it stands in nobody's way, costs nothing while it
-waits, and survives every crash. This file is the memory of the numbers; a mover that has none
-finds them again by looking through the queue.
+A message for an unavailable destination is deferred: it is only received by its sequence number.
+So it does not delay others, costs nothing while it waits, and survives every crash. This module
+remembers the numbers; a mover that has none finds them again by a scan of the queue.
 
-Rule 1: what was taken out and not moved comes back at the end, so that one message that always
-        fails is not the only one that is ever tried.
-Rule 2: a destination can be held without a number, when somebody else has them.
+Rule 1: a number that was taken and whose message was not moved is added again at the end, so that
+        one message that always fails is not the only one that is ever tried.
+Rule 2: a destination can be held without a number, when another process has the numbers.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ ACTIVE: Final = 0
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
 
-# A number takes about 100 bytes here. What does not fit stays in the queue and is found again
-# by the next look through it.
+# A number takes about 100 bytes here. Messages whose numbers do not fit stay in the queue and are
+# found again by the next scan.
 NUMBERS_MAX: Final = 1_000_000
 
 
 class DeferredMessages:
-    """What one backlog queue holds for later."""
+    """The deferred messages of one backlog queue."""
 
     def __init__(self, *, numbers_max: int = NUMBERS_MAX) -> None:
         self._numbers_max = numbers_max
-        # Dictionaries keep their order and know what they hold: queues without doubles.
+        # Dictionaries as ordered sets.
         self._by_path: dict[str, dict[int, None]] = {}
         self._count = 0
         self._held_elsewhere: frozenset[str] = frozenset()
@@ -47,14 +46,14 @@ class DeferredMessages:
 
     @property
     def fullness(self) -> float:
-        """From 0 to 1: what comes after that is left out."""
+        """From 0 to 1; at 1 further numbers are not remembered."""
         return self._count / self._numbers_max
 
     def holds(self, path: str) -> bool:
         return path in self._by_path or path in self._held_elsewhere
 
     def hold(self, paths: Iterable[str]) -> None:
-        """Messages of these destinations are set aside whose numbers somebody else knows."""
+        """Messages of these destinations are deferred, and another process has their numbers."""
         self._held_elsewhere |= frozenset(paths)
 
     def count(self, path: str) -> int:
@@ -64,11 +63,11 @@ class DeferredMessages:
         return list(self._by_path)
 
     def numbers(self) -> dict[str, tuple[int, ...]]:
-        """All of them by destination, the longest waiting first."""
+        """All numbers by destination, the longest waiting first."""
         return {path: tuple(numbers) for path, numbers in self._by_path.items()}
 
     def add(self, path: str, sequence_numbers: Iterable[int]) -> None:
-        """Remember them, behind all others of that destination."""
+        """Remember them, after all others of that destination."""
         room = self._numbers_max - self._count
         numbers = self._by_path.get(path, {})
         fresh = [each for each in sequence_numbers if each not in numbers][: max(0, room)]
@@ -78,7 +77,7 @@ class DeferredMessages:
             self._count += len(fresh)
 
     def take(self, path: str, count_max: int) -> list[int]:
-        """Up to so many of a destination, the longest waiting first; they are forgotten here."""
+        """Remove and return up to ``count_max`` of a destination, the longest waiting first."""
         numbers = self._by_path.get(path, {})
         taken = list(numbers)[:count_max] if count_max < len(numbers) else list(numbers)
         for number in taken:
@@ -90,12 +89,12 @@ class DeferredMessages:
 
 
 def is_deferred(encoded: bytes) -> bool:
-    """Whether a message that was peeked is deferred: only then its number can be asked for."""
+    """Whether a message that was peeked is deferred: only then it can be received by number."""
     return read_message_state(encoded) == DEFERRED
 
 
 def read_message_state(encoded: bytes) -> int:
-    """The state of a message that was peeked; one that says nothing is active."""
+    """The state of a message that was peeked; without the annotation it is active."""
     try:
         found = scan_front(encoded, 0, len(encoded))
         span = found.message_annotations

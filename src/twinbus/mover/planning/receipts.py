@@ -1,8 +1,8 @@
-"""What became of one message of the backlog: a receipt, as a value, a row and a line of JSON.
+"""What happened to one message of the backlog: a receipt, as a value, a row and a line of JSON.
 
-Rule 1: every reception of a message ends in exactly one receipt; the ledger sees to it.
-Rule 2: a receipt names the message and never shows its content.
-Rule 3: it is a plain tuple, so that it crosses processes and becomes a table row as it is.
+Rule 1: every reception of a message ends in exactly one receipt; the ledger ensures it.
+Rule 2: a receipt names the message and never contains its body.
+Rule 3: it is a plain tuple, so that it can be sent between processes and is a table row as it is.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class ReceiptOutcome(StrEnum):
     """How a reception ended."""
 
     MOVED = "moved"
-    """The primary accepted it, and the backlog let it go."""
+    """The primary accepted it, and it was completed in the backlog."""
     DEFERRED = "deferred"
-    """Its destination takes nothing now; it stays in the backlog."""
+    """Its destination is unavailable now; it stays in the backlog."""
     DEAD_LETTERED = "dead-lettered"
     """It can never be delivered; it is in the backlog queue's dead-letter queue."""
     AMBIGUOUS = "ambiguous"
-    """Nobody knows whether the primary has it; it stays, so a second copy may follow."""
+    """The primary may have it or not; it stays in the backlog, so a second copy may follow."""
     LOCK_LOST = "lock-lost"
     """The primary has it and the backlog still does: a second copy will follow."""
     RELEASED = "released"
-    """Nothing was done with it, because its lock or the line was lost; it comes again."""
+    """It was not moved, because its lock or the connection was lost; it is received again."""
     FOREIGN = "foreign"
     """It belongs to another primary of the same name; it stays in the backlog, deferred (P21)."""
     WOULD_MOVE = "would-move"
-    """Seen by a dry run; it would be sent home."""
+    """Found by a dry run; it would be moved."""
     WOULD_DEAD_LETTER = "would-dead-letter"
-    """Seen by a dry run; it can never be delivered."""
+    """Found by a dry run; it can never be delivered."""
 
     @property
     def may_repeat(self) -> bool:
@@ -81,7 +81,7 @@ class Receipt(NamedTuple):
 
 
 def foreign_in(receipts: Sequence[Receipt]) -> dict[str, int]:
-    """How many messages of other pairs were left alone, by the marks of the pairs (P21)."""
+    """How many messages of other pairs were not moved, by the marks of the pairs (P21)."""
     counts: dict[str, int] = {}
     for receipt in receipts:
         if receipt.outcome is ReceiptOutcome.FOREIGN:
@@ -95,7 +95,7 @@ def to_json_line(receipt: Receipt) -> str:
 
 
 class ReceiptCounts:
-    """How many receptions ended how, and how many bytes came home."""
+    """How many receptions ended how, and how many bytes were moved."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(ReceiptOutcome, 0)
@@ -103,7 +103,7 @@ class ReceiptCounts:
 
     def add(self, receipts: Sequence[Receipt]) -> None:
         outcomes = [receipt.outcome for receipt in receipts]
-        # An outcome is dear to hash, and most chunks have only one.
+        # To hash an outcome is slow, and most chunks have only one.
         for outcome in ReceiptOutcome:
             if count := outcomes.count(outcome):
                 self.counts[outcome] += count

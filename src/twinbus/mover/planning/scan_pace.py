@@ -1,16 +1,16 @@
-"""When idle backlog queues are looked through for messages that another syphon set aside.
+"""When idle backlog queues are scanned for messages that another syphon deferred.
 
-    a sign of diverted messages --> a look at each interval, for LOOK_ON_S --> no more looks
+    a sign of diverted messages --> a scan at each interval, for SCAN_ON_S --> no more scans
 
-Only a syphon that has received a message can set it aside. While no message arrives in the backlog,
-a look finds what the look before has found, so an idle syphon makes none (Y3).
+Only a syphon that has received a message can defer it. While no message arrives in the backlog, a
+scan finds what the scan before has found, so an idle syphon makes none (Y3).
 
-Rule 1: a sign is everything after which messages may have been set aside unseen: a message that was
-        received, a queue that could not be read, a time in which no poll was held.
-Rule 2: a sign holds for every queue: two syphons may receive the messages of one outage.
-Rule 3: looks go on for LOOK_ON_S after the last sign: another syphon may receive messages when this
-        one has none left.
-Rule 4: this file reads no clock.
+Rule 1: a sign is everything after which other syphons may have deferred messages: a message that
+        was received, a queue that could not be read, a time without a poll.
+Rule 2: a sign applies to every queue: two syphons may receive the messages of one outage.
+Rule 3: scans go on for SCAN_ON_S after the last sign: another syphon may receive messages when
+        this one has none left.
+Rule 4: this module reads no clock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-__all__ = ["LOOK_ON_S", "ScanPace"]
+__all__ = ["SCAN_ON_S", "ScanPace"]
 
-# A day of looks at ten queues is 240 operations, once after an outage.
-LOOK_ON_S: Final = 86_400.0
+# A day of scans of ten queues is 240 operations, once after an outage.
+SCAN_ON_S: Final = 86_400.0
 
 
 class ScanPace:
-    """What the queues of one syphon have in common."""
+    """Shared by all queues of one syphon."""
 
     def __init__(self) -> None:
         self._sign_s = -inf
@@ -34,7 +34,7 @@ class ScanPace:
         """Messages may have been diverted (rule 1)."""
         self._sign_s = max(self._sign_s, now_s)
 
-    def is_wanted(self, looked_s: float) -> bool:
-        """Whether a queue that was last looked through then has to be looked through again, once
-        its interval is over."""
-        return looked_s < self._sign_s + LOOK_ON_S
+    def is_wanted(self, scanned_s: float) -> bool:
+        """Whether a queue that was last scanned then has to be scanned again, once its interval is
+        over."""
+        return scanned_s < self._sign_s + SCAN_ON_S

@@ -1,7 +1,7 @@
-"""Tells when messages wait and none moves: what an operator is paged for.
+"""Detects that messages wait and none is moved: an operator has to act.
 
-Rule 1: told once for each time it happens, and again only after something has moved.
-Rule 2: this file reads no clock: ``now_s`` comes in.
+Rule 1: a stall is reported once, and again only after a message was moved.
+Rule 2: this module reads no clock: ``now_s`` comes in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StallDetector:
         self.is_stalled = False
 
     def update(self, *, waiting: int, moved: int, now_s: float) -> bool:
-        """Whether this is the moment to tell it."""
+        """Whether a stall has to be reported now."""
         if waiting == 0 or moved != self._moved or self._since_s is None:
             self._moved, self.is_stalled = moved, False
             self._since_s = None if waiting == 0 else now_s
@@ -37,21 +37,25 @@ class StallDetector:
 
 
 def stall_reason(
-    waiting: int, *, closed: Iterable[str], unread: Mapping[str, str], is_primary_unreachable: bool
+    waiting: int,
+    *,
+    unavailable: Iterable[str],
+    unread: Mapping[str, str],
+    is_primary_unreachable: bool,
 ) -> str:
-    """A sentence for an operator; ``closed`` are the destinations that take nothing, ``unread`` the
-    backlog queues that cannot be read, each with its reason."""
+    """A text for an operator; ``unavailable`` are the destinations whose circuits are open,
+    ``unread`` the backlog queues that cannot be read, each with its reason."""
     if is_primary_unreachable:
-        why = "nobody can be reached at the primary"
-    elif queues := _shown(unread):
-        why = f"these backlog queues cannot be read: {queues}"
+        cause = "The primary is unreachable"
+    elif queues := _list(unread):
+        cause = f"Backlog queues that cannot be read: {queues}"
         if reason := unread[min(unread)]:
-            why += f" ({reason.rstrip('.')})"
+            cause += f" ({reason.rstrip('.')})"
     else:
-        why = f"these destinations take nothing: {_shown(closed) or 'unknown'}"
-    many = f"{waiting:,} messages" if waiting else "messages"
-    return f"{many} wait and none has come home for a minute: {why}"
+        cause = f"Unavailable destinations: {_list(unavailable) or 'unknown'}"
+    count = f"; {waiting:,} {'is' if waiting == 1 else 'are'} waiting" if waiting else ""
+    return f"No message was moved for {STALL_S:g} s{count}. {cause}."
 
 
-def _shown(paths: Iterable[str]) -> str:
+def _list(paths: Iterable[str]) -> str:
     return ", ".join(sorted(path for path in paths if path)[:PATHS_SHOWN_MAX])

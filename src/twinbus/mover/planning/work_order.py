@@ -1,17 +1,17 @@
-"""What one task of the syphon is told to do, and what it tells when it has done it.
+"""What one task of the syphon on Spark has to do, and its report.
 
-    WorkOrder --a task works on some backlog queues for some seconds--> WorkReport
+    WorkOrder --a task serves some backlog queues for some seconds--> WorkReport
 
-What has to be remembered between two shifts (which destinations are closed, which messages were
-set aside for them) stays with whoever gives the orders; a task remembers nothing.
+The state between two orders (which circuits are open, which messages are deferred) is kept by the
+dispatcher; a task keeps none.
 
-Rule 1: an order may be worked twice, or by a task that knows nothing of the first try: numbers
-        that are no longer set aside and a lock that is gone are no errors.
-Rule 2: a report that never arrives costs time only: what was set aside is found again by looking
-        through the queue.
-Rule 3: as JSON a report has its numbers as runs (``[first, count]``), so that 100,000 messages in
-        a row are a few bytes; of many that do not follow each other, parts go ahead of the rest.
-        Whatever is not such a report is refused as a whole.
+Rule 1: an order may be run twice, or by another task than at first: numbers that are no longer
+        deferred and locks that are lost are not errors.
+Rule 2: a report that never arrives costs time only: deferred messages are found again by a scan of
+        the queue.
+Rule 3: as JSON a report has its numbers as runs (``[first, count]``), so that 100,000 consecutive
+        numbers are a few bytes; with many that are not consecutive, parts are sent before the
+        rest. A value that is not such a report is refused as a whole.
 """
 
 from __future__ import annotations
@@ -33,84 +33,84 @@ __all__ = [
 ]
 
 NUMBER_MAX: Final = (1 << 63) - 1
-# As many as anybody remembers: a few bytes must not become gigabytes.
+# As many as a dispatcher remembers: a few bytes must not become gigabytes.
 NUMBERS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 1e12
-# Half of what the desk takes in one line. A run is at most 26 bytes, a character 6.
+# Half of what the driver accepts in one line. A run is at most 26 bytes, a character 6.
 PART_BYTES_MAX: Final = 8 << 20
 RUN_BYTES_MAX: Final = 26
 CHARACTER_BYTES_MAX: Final = 6
 
 DeferredNumbers = Mapping[str, Mapping[str, tuple[int, ...]]]
-"""Numbers of messages that are set aside: by backlog queue, by destination."""
+"""Numbers of deferred messages: by backlog queue, by destination."""
 
 
 class CircuitSnapshot(NamedTuple):
-    """A destination that takes nothing, in times that mean the same on every machine."""
+    """The open circuit of a destination, in times that mean the same on every machine."""
 
     path: str
     failure_count: int
     due_in_s: float
-    """When it may be probed: from the moment at which the note was written."""
+    """When it may be probed: counted from the time of the snapshot."""
     gone_for_s: float | None
-    """How long it has been missing; None when it exists as far as is known."""
+    """How long it has been missing; None when it is not known to be missing."""
     is_missing: bool
     timed_out: bool
     is_refused: bool = False
-    """Whether the claim Send is missing for it."""
+    """Whether the Send claim is missing for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOrder:
-    """What a task shall do. It crosses processes, so it is plain values only."""
+    """What a task has to do. It is sent between processes, so it has plain values only."""
 
     queues: tuple[str, ...]
-    """The backlog queues to empty; no other shift of the batch has them."""
+    """The backlog queues to empty; no other order of the batch has them."""
     prefetched: tuple[ReceivedMessage, ...] = ()
-    """Messages that rang the bell, locked; ``handle`` is None."""
+    """Messages that the watch of a queue received, locked; ``handle`` is None."""
     retry_deferred: DeferredNumbers = field(default_factory=dict)
-    """What was set aside and may be tried now."""
+    """Deferred messages that may be retried now."""
     blocked_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By queue, the destinations for which more was set aside than is in ``retry_deferred``."""
+    """By queue, the destinations with more deferred messages than ``retry_deferred`` has."""
     open_circuits: tuple[CircuitSnapshot, ...] = ()
-    """The destinations that are closed."""
+    """The open circuits of destinations."""
     scan_from: Mapping[str, int] = field(default_factory=dict)
-    """Queues to look through for what somebody else set aside, each from this number on."""
+    """Queues to scan for messages that another syphon deferred, each from this number on."""
     messages_max: int = 1_000_000
-    """No chunk is received once so many messages were."""
+    """No chunk is received after this many messages."""
     seconds_max: float = 15.0
-    """No chunk is received later than this."""
+    """No chunk is received after this time."""
     rate_per_s: float | None = None
-    """This shift's share of the allowed rate."""
+    """The share of the rate limit for this order."""
     is_dry_run: bool = False
-    """Only look."""
+    """Nothing is received; peeks only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReport:
-    """What a task leaves behind for whoever gives the next orders."""
+    """The state that a task returns to the dispatcher."""
 
     deferred: DeferredNumbers = field(default_factory=dict)
-    """By queue: what is set aside now, of ``retry_deferred`` and of what was found or received."""
+    """By queue: what is deferred now, of ``retry_deferred`` and of what was found or received."""
     open_circuits: tuple[CircuitSnapshot, ...] = ()
     recovered: tuple[str, ...] = ()
-    """Destinations of the order's board that take messages again."""
+    """Destinations of the order's ``open_circuits`` that are available again."""
     emptied: tuple[str, ...] = ()
     """Queues in which a receive found nothing."""
     scanned: tuple[str, ...] = ()
-    """Queues that were looked through to their end."""
+    """Queues that were scanned to their end."""
     to_scan: Mapping[str, int] = field(default_factory=dict)
-    """Queues that should have been and were not, each with the number to go on from."""
+    """Queues whose scan did not reach the end, each with the number to continue from."""
     faults: Mapping[str, str] = field(default_factory=dict)
     """Queues that could not be read, each with a sentence."""
     is_primary_unreachable: bool = False
-    """Nobody could be reached at the primary."""
+    """No connection to the primary could be opened."""
     rate_delay_s: float = 0.0
-    """For so long nothing more is to be moved, or the shift's share of the rate is exceeded."""
+    """How long no message may be moved, to stay within the order's share of the rate."""
 
 
 def split_report(report: WorkReport) -> list[WorkReport]:
-    """The report in pieces of a size that can be sent: the last one is the report without the
+    """The report in parts of a size that can be sent: the last one is the report without the
     numbers that are in the others."""
     pieces: list[dict[str, dict[str, tuple[int, ...]]]] = [{}]
     room_bytes = PART_BYTES_MAX
@@ -148,13 +148,13 @@ _REPORT_KEYS: Final = frozenset(
 
 
 def report_to_json(report: WorkReport) -> dict[str, Any]:
-    """The report in values that json.dumps takes."""
+    """The report in values that json.dumps accepts."""
     return {
         "aside": {
-            queue: {path: _runs_of(numbers) for path, numbers in by_path.items()}
+            queue: {path: _to_runs(numbers) for path, numbers in by_path.items()}
             for queue, by_path in report.deferred.items()
         },
-        "board": [list(note) for note in report.open_circuits],
+        "board": [list(snapshot) for snapshot in report.open_circuits],
         "opened": list(report.recovered),
         "emptied": list(report.emptied),
         "discovered": list(report.scanned),
@@ -165,8 +165,8 @@ def report_to_json(report: WorkReport) -> dict[str, Any]:
     }
 
 
-def _runs_of(numbers: Iterable[int]) -> list[list[int]]:
-    """In the order they have: the longest waiting is first, and shall stay so."""
+def _to_runs(numbers: Iterable[int]) -> list[list[int]]:
+    """In their order: the longest waiting number stays first."""
     runs: list[list[int]] = []
     following = None
     for number in numbers:
@@ -179,16 +179,16 @@ def _runs_of(numbers: Iterable[int]) -> list[list[int]]:
 
 
 def report_from_json(value: object) -> WorkReport:
-    """What report_to_json made, after a way through JSON; ValueError when it is not that."""
+    """The report that report_to_json() has encoded; ValueError for any other value."""
     report = _mapping(value, "the report")
     if set(report) != _REPORT_KEYS:
-        raise ValueError(f"a report has exactly these parts: {', '.join(sorted(_REPORT_KEYS))}")
+        raise ValueError(f"A report must have exactly the keys {', '.join(sorted(_REPORT_KEYS))}.")
     return WorkReport(
         deferred={
             queue: _numbers_by_path(by_path)
             for queue, by_path in _mapping(report["aside"], "aside").items()
         },
-        open_circuits=tuple(_note(each) for each in _list(report["board"], "board")),
+        open_circuits=tuple(_snapshot(each) for each in _list(report["board"], "board")),
         recovered=_texts(report["opened"], "opened"),
         emptied=_texts(report["emptied"], "emptied"),
         scanned=_texts(report["discovered"], "discovered"),
@@ -200,7 +200,7 @@ def report_from_json(value: object) -> WorkReport:
             queue: _text(sentence, "faults")
             for queue, sentence in _mapping(report["faults"], "faults").items()
         },
-        is_primary_unreachable=_truth(report["is_primary_away"], "is_primary_away"),
+        is_primary_unreachable=_boolean(report["is_primary_away"], "is_primary_away"),
         rate_delay_s=_seconds(report["debt_s"], "debt_s"),
     )
 
@@ -218,36 +218,36 @@ def _numbers_by_path(value: object) -> dict[str, tuple[int, ...]]:
                     _whole(first + count, NUMBER_MAX, "aside")
                     numbers.extend(range(first, first + count))
                 case _:
-                    raise ValueError("numbers in aside are pairs of first and count")
+                    raise ValueError("Numbers in aside must be pairs of first and count.")
         found[path] = tuple(numbers)
     return found
 
 
-def _note(value: object) -> CircuitSnapshot:
+def _snapshot(value: object) -> CircuitSnapshot:
     match value:
-        case [path, failure_count, due_in_s, gone_for_s, is_lost, is_silent, is_refused]:
+        case [path, failure_count, due_in_s, gone_for_s, is_missing, timed_out, is_refused]:
             return CircuitSnapshot(
                 _text(path, "board"),
                 _whole(failure_count, NUMBER_MAX, "board"),
                 _seconds(due_in_s, "board"),
                 None if gone_for_s is None else _seconds(gone_for_s, "board"),
-                _truth(is_lost, "board"),
-                _truth(is_silent, "board"),
-                _truth(is_refused, "board"),
+                _boolean(is_missing, "board"),
+                _boolean(timed_out, "board"),
+                _boolean(is_refused, "board"),
             )
-    raise ValueError("board has entries of seven values")
+    raise ValueError("Entries of board must have seven values.")
 
 
 def _mapping(value: object, where: str) -> dict[str, Any]:
     if isinstance(value, dict) and all(isinstance(each, str) for each in value):
         return value
-    raise ValueError(f"{where} is no object with names")
+    raise ValueError(f"Value of {where} must be an object.")
 
 
 def _list(value: object, where: str) -> list[Any]:
     if isinstance(value, list):
         return value
-    raise ValueError(f"{where} is no list")
+    raise ValueError(f"Value of {where} must be a list.")
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
@@ -257,23 +257,23 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
 def _text(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError(f"{where} has something else than text")
+    raise ValueError(f"Value in {where} must be text.")
 
 
-def _truth(value: object, where: str) -> bool:
+def _boolean(value: object, where: str) -> bool:
     if isinstance(value, bool):
         return value
-    raise ValueError(f"{where} has something else than true or false")
+    raise ValueError(f"Value in {where} must be true or false.")
 
 
 def _whole(value: object, value_max: int, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= value_max:
         return value
-    raise ValueError(f"{where} has a number that is not between 0 and {value_max}")
+    raise ValueError(f"Number in {where} must be from 0 to {value_max}.")
 
 
 def _seconds(value: Any, where: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and 0 <= value <= SECONDS_MAX:
         return float(value)
-    raise ValueError(f"{where} has seconds that make no sense")
+    raise ValueError(f"Seconds in {where} must be from 0 to {SECONDS_MAX:g}.")

@@ -351,7 +351,7 @@ class _Job:
             pair=self._pair,
             begins=begins,
             ends=ends,
-            given=self._given,
+            sources=self._given,
             entities=entities,
             differences=tuple(_differences(differing[:DIFFERENCES_MAX], self._given)),
             damaged_lines=self._damaged_lines,
@@ -372,7 +372,7 @@ def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityReconciliation:
     return EntityReconciliation(
         entity=row["entity"],
         sent=row["sent"],
-        fates={fate: row[name] for fate, name in TOOK.items()},
+        statuses={status: row[name] for status, name in TOOK.items()},
         duplicates=row["duplicates"],
         duplicates_explained=row["explained"],
         unexpected=row["unexpected"],
@@ -395,7 +395,7 @@ def _differences(rows: Iterable[Any], given: AvailableSources) -> Iterable[Diffe
                     message_id=row["message_id"],
                     kind=kind,
                     count=count,
-                    said=said if row["message_id"] is not None else _nameless(said),
+                    trace=said if row["message_id"] is not None else _nameless(said),
                 )
 
 

@@ -294,7 +294,7 @@ class SyphonCoordinator:
                 self._settings.primary_name,
                 lambda prefix: self._management.list_queues(prefix),
             )
-            for queue in await self._search.holding(dispatcher.queues):
+            for queue in await self._search.find_holding(dispatcher.queues):
                 self._add(queue)
         except Exception:
             _log.exception("no more backlog queues could be searched for")
@@ -361,7 +361,7 @@ class SyphonCoordinator:
         if owner not in known:
             _log.warning("messages of another pair are in %s and stay there: %s", queue, owner)
         known[owner] = known.get(owner, 0) + count
-        self._dispatcher.met_foreign(queue, count)
+        self._dispatcher.note_foreign(queue, count)
 
     def _take(self, order: WorkOrder, report: WorkReport) -> None:
         self._dispatcher.apply_report(order, report, self._now_s())
@@ -455,10 +455,10 @@ class SyphonCoordinator:
         if not self._stall.is_stalled:
             self._status.stalled = ""
         elif has_begun or self._status.stalled:
-            closed = (note.path for note in dispatcher.open_circuits(now_s))
+            unavailable = (note.path for note in dispatcher.open_circuits(now_s))
             self._status.stalled = stall_reason(
                 waiting,
-                closed=closed,
+                unavailable=unavailable,
                 unread=unread,
                 is_primary_unreachable=dispatcher.is_primary_unreachable,
             )

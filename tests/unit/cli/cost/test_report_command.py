@@ -25,9 +25,9 @@ def refused(*arguments: str) -> str:
         (["--output", "pdf"], "--output: 'pdf'"),
         (["--source", "rumour"], "--source: 'rumour'"),
         (["--used", "many"], "'many' is not a count"),
-        (["--from", "yesterday"], "--from: 'yesterday'"),
-        (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not earlier"),
-        (["--prices", "golden"], "there is no price sheet 'golden'"),
+        (["--from", "yesterday"], "--from 'yesterday' is no time"),
+        (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not before --to"),
+        (["--prices", "golden"], "'golden' not found"),
         ([], "there is no operations log below"),
     ],
 )

@@ -17,7 +17,7 @@ from twinbus.cost.html.formatting import (
     period,
     share,
     short_number,
-    shortened,
+    shorten,
 )
 
 
@@ -133,11 +133,11 @@ def test_a_period_is_told_as_people_say_it(begins: str, ends: str, shown: str) -
 
 
 def test_a_long_name_is_cut_in_the_middle() -> None:
-    assert shortened("orders", 8) == "orders"
-    assert shortened("contoso/x-servicebus-transfer/3", 15) == "contoso…nsfer/3"
-    assert shortened("注文" * 20, 9) == "注文…注文"
+    assert shorten("orders", 8) == "orders"
+    assert shorten("contoso/x-servicebus-transfer/3", 15) == "contoso…nsfer/3"
+    assert shorten("注文" * 20, 9) == "注文…注文"
 
 
 @given(st.text(max_size=300), st.integers(3, 80))
 def test_a_cut_name_is_never_too_long(name: str, columns: int) -> None:
-    assert len(shortened(name, columns)) <= columns
+    assert len(shorten(name, columns)) <= columns

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.cost.html.markup import Markup, escaped, isolated, joined, tag
+from twinbus.cost.html.markup import Markup, escape, isolate, join, tag
 
 
 class Read(HTMLParser):
@@ -59,16 +59,16 @@ def test_whatever_a_name_holds_the_page_can_be_written(text: str) -> None:
     ],
 )
 def test_what_nobody_can_see_is_shown_by_its_number(text: str, shown: str) -> None:
-    assert escaped(text) == shown
+    assert escape(text) == shown
 
 
 def test_markup_is_escaped_once() -> None:
     assert tag("b", tag("i", "<")) == "<b><i>&lt;</i></b>"
-    assert joined(["<", Markup("<br>")], between="\n") == "&lt;\n<br>"
+    assert join(["<", Markup("<br>")], between="\n") == "&lt;\n<br>"
 
 
 def test_a_name_cannot_turn_its_neighbours_around() -> None:
-    assert isolated("a\u2069\u202e<") == "\u2068a\\u2069\\u202e&lt;\u2069"
+    assert isolate("a\u2069\u202e<") == "\u2068a\\u2069\\u202e&lt;\u2069"
 
 
 def test_attributes_have_the_names_of_html() -> None:

@@ -13,7 +13,7 @@ from twinbus.encoding.transit import ReceivedMessage
 from twinbus.failover.backoff import Backoff
 from twinbus.mover.planning.circuit_breaker import DESTINATIONS_MAX
 from twinbus.mover.planning.deferred_messages import DeferredMessages
-from twinbus.mover.planning.dispatcher import RETURNING_MAX, Dispatcher, WorkLimits
+from twinbus.mover.planning.dispatcher import RETRIES_MAX, Dispatcher, WorkLimits
 from twinbus.mover.planning.work_order import CircuitSnapshot, WorkReport
 
 DAY_S = 86_400.0
@@ -111,7 +111,7 @@ def test_a_destination_that_opened_gets_all_it_has_in_portions() -> None:
     """Y4: an open destination's messages are due at once."""
     planner = looked_through()
     (order,) = planner.orders({QUEUES[0]: None}, 0.0)
-    numbers = tuple(range(1, RETURNING_MAX + 101))
+    numbers = tuple(range(1, RETRIES_MAX + 101))
     report = WorkReport(
         deferred={QUEUES[0]: {"d": numbers}},
         open_circuits=(closed("d", 60.0),),
@@ -122,7 +122,7 @@ def test_a_destination_that_opened_gets_all_it_has_in_portions() -> None:
     (other,) = planner.orders({QUEUES[1]: None}, 1.0)
     planner.apply_report(other, WorkReport(recovered=("d",), emptied=other.queues), 1.0)
     (first,) = planner.orders({}, 1.0)
-    assert len(first.retry_deferred[QUEUES[0]]["d"]) == RETURNING_MAX
+    assert len(first.retry_deferred[QUEUES[0]]["d"]) == RETRIES_MAX
     planner.apply_report(first, WorkReport(emptied=first.queues), 2.0)
     (rest,) = planner.orders({}, 2.0)
     assert len(rest.retry_deferred[QUEUES[0]]["d"]) == 100

@@ -28,10 +28,10 @@ def test_an_empty_backlog_never_stalls() -> None:
 @pytest.mark.parametrize(
     ("unread", "is_primary_unreachable", "why"),
     [
-        ({}, False, "these destinations take nothing: bills, orders"),
-        ({QUEUE: ""}, False, f"cannot be read: {QUEUE}"),
-        ({QUEUE: "the claim Listen is missing."}, False, f"{QUEUE} (the claim Listen is missing)"),
-        ({QUEUE: ""}, True, "nobody can be reached at the primary"),
+        ({}, False, "destinations: bills, orders."),
+        ({QUEUE: ""}, False, f": {QUEUE}."),
+        ({QUEUE: "Listen is missing."}, False, f": {QUEUE} (Listen is missing)."),
+        ({QUEUE: ""}, True, "primary is unreachable."),
     ],
 )
 def test_an_operator_is_told_where_to_look(
@@ -39,9 +39,9 @@ def test_an_operator_is_told_where_to_look(
 ) -> None:
     told = stall_reason(
         1_200,
-        closed=["orders", "", "bills"],
+        unavailable=["orders", "", "bills"],
         unread=unread,
         is_primary_unreachable=is_primary_unreachable,
     )
-    assert told.startswith("1,200 messages wait and none has come home for a minute: ")
+    assert "60 s" in told and "1,200" in told
     assert told.endswith(why)

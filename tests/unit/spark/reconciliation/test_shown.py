@@ -26,7 +26,7 @@ from twinbus.cost.reconciliation import (
 def books(missing: int = 0, **more: Any) -> Reconciliation:
     fates = {MessageStatus.DELIVERED: 5, MessageStatus.EXPIRED: 1, MessageStatus.MISSING: missing}
     orders = EntityReconciliation(
-        entity="orders", sent=6 + missing, fates=fates, duplicates=3, duplicates_explained=1
+        entity="orders", sent=6 + missing, statuses=fates, duplicates=3, duplicates_explained=1
     )
     differences = tuple(
         Difference(
@@ -34,13 +34,13 @@ def books(missing: int = 0, **more: Any) -> Reconciliation:
             message_id=f"m{n}",
             kind=DifferenceKind.MISSING,
             count=1,
-            said="nothing",
+            trace="nothing",
         )
         for n in range(missing)
     )
     given = AvailableSources(client=True, primary=True)
     return Reconciliation(
-        pair="home", given=given, entities=(orders,), differences=differences, **more
+        pair="home", sources=given, entities=(orders,), differences=differences, **more
     )
 
 
@@ -74,7 +74,7 @@ def test_the_table_has_what_the_json_has(
         "1 line of the logs could not be read.",
         "2 lines of the logs are missing.",
         "A note.",
-        "The books of home do not close: of 58 sent, 52 missing, as far as the logs can be read.",
+        "home failed: of 58 sent, 52 missing, as far as the logs can be read.",
     ):
         assert sentence in shown
 
@@ -87,9 +87,9 @@ def test_the_table_has_what_the_json_has(
 
 def test_the_verdict_goes_as_far_as_the_logs() -> None:
     """C3: what cannot be read proves nothing."""
-    assert books().verdict == "The books of home close: 6 sent, none missing."
+    assert books().verdict == "Reconciliation of home succeeded: 6 sent, none missing."
     assert books(lost_lines=1).verdict == (
-        "The books of home close: 6 sent, none missing, as far as the logs can be read."
+        "Reconciliation of home succeeded: 6 sent, none missing, as far as the logs can be read."
     )
 
 

@@ -26,7 +26,7 @@ from twinbus.spark.syphon.state_directory import Status
 def test_who_waits_for_an_end_waits_longer_than_what_is_to_end() -> None:
     """L1, L2: otherwise a chunk is cut off by whoever waits, and nobody tells of it."""
     shift_s = queue_group.STOP_S_MAX + queue_group.CLOSE_S_MAX
-    heard_s = task.PROGRESS_INTERVAL_S + work_order_runner.STOP_LOOK_S
+    heard_s = task.PROGRESS_INTERVAL_S + work_order_runner.STOP_CHECK_S
     assert heard_s + shift_s < hosted.QUERY_STOP_S_MAX - 0.5, "Spark ends the batch then"
     assert hosted.QUERY_STOP_S_MAX < hosted.STOP_S_MAX < CLOSE_WINDOW_S
     assert hosted.QUERY_STOP_S_MAX < query.STOP_S_MAX

@@ -53,7 +53,7 @@ def test_settings_survive_spark_which_forgets_the_case_of_names() -> None:
         ("rate", "-1", "rate_per_s cannot be -1.0"),
         ("batchSeconds", "inf", "batch_s cannot be inf"),
         ("ttlPolicy", "forever", "ttlPolicy cannot be 'forever'"),
-        ("keepDays", "0", "keep_days must be a whole number"),
+        ("keepDays", "0", "keep_days: 0"),
         ("keepDays", "week", "keepDays cannot be 'week'"),
         ("driver", "uamqp", "cannot be 'uamqp'. Use 'amqp' or 'servicebus'"),
         ("dryRun", "perhaps", "dryRun cannot be 'perhaps'"),

@@ -152,7 +152,7 @@ def _count(namespace: RunningNamespace, target: RequestTarget) -> None:
     path = "/".join(target.segments)
     # A name that nothing has would be counted for ever.
     known = path if namespace.access.catalogue.find(path) is not None else ""
-    namespace.access.meter.counter(known, Operation.ADMINISTRATION).happened()
+    namespace.access.meter.counter(known, Operation.ADMINISTRATION).add_request()
 
 
 def _handler(target: RequestTarget, method: str) -> Handler:

@@ -106,7 +106,7 @@ def write(path: Path, told: dict[str, Any]) -> None:
         for old in sorted(path.parent.glob("*.json"), key=_age)[:-DIAGNOSTICS_FILES_MAX]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("diagnostics could not be written: %s", error)
+        logger.warning("Diagnostics of a fault could not be written: %s", error)
 
 
 def _age(path: Path) -> float:
@@ -168,7 +168,7 @@ class FaultEffects:
             return
         down = AmqpError(
             Condition.LINK_DETACH_FORCED,
-            f"The subsystem {active.fault.scope.subsystem!r} went down: fault {active.id}.",
+            f"Subsystem {active.fault.scope.subsystem!r} is down: fault {active.id}.",
         )
         for peer, link, _end in self._links(active):
             peer.detach(link, down)

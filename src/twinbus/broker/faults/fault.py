@@ -74,19 +74,19 @@ _ERROR = {"condition": "amqp:internal-error", "probability": 1.0}
 
 KINDS: Final[Mapping[str, FaultKind]] = {
     "cannot-send": FaultKind(
-        "Sends fail: with an error, without an answer, or by losing their link.",
+        "Sends fail with an error, without a response, or with a detached link.",
         {"how": ("error", "timeout", "detach"), "applied_probability": 0.0, **_ERROR},
     ),
     "cannot-receive": FaultKind(
-        "Nothing can be received: an error, nothing at all, or the link is lost.",
+        "Receivers get an error, no messages, or a detached link.",
         {"how": ("error", "timeout", "detach"), **_ERROR},
     ),
     "cannot-manage": FaultKind(
-        "Administration fails: with an HTTP error, or without an answer.",
+        "Administration requests fail with an HTTP error or without a response.",
         {"how": ("error", "timeout"), "http_status": 500, "probability": 1.0},
     ),
     "cannot-contact": FaultKind(
-        "The namespace cannot be reached over the network.",
+        "The namespace is unreachable or slow over the network.",
         {
             "how": ("refuse", "black-hole", "reset", "slow", "half-open", "gateway-error"),
             "plane": ("both", "data", "management"),
@@ -103,11 +103,11 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         {"rate_per_s": None, "probability": 1.0},
     ),
     "delayed-visibility": FaultKind(
-        "Sends are acknowledged at once and their messages appear later.",
+        "Sends are acknowledged at once, and their messages become visible later.",
         {"delay_s": DELAY_S_MAX, "jitter_s": 0.0, "probability": 1.0},
     ),
     "crash-subsystem": FaultKind(
-        "A subsystem goes down with its locks, comes back, and is slow for a while.",
+        "A subsystem is down, loses its locks, and is slow for a while after its restart.",
         {
             "applied_probability": 0.5,
             "down_s": 10.0,
@@ -118,7 +118,7 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         needs_subsystem=True,
     ),
     "lost-disposition": FaultKind(
-        "A settlement is applied or not, and its answer never comes.",
+        "A settlement is applied or not, and its response is never sent.",
         {"how": ("timeout", "reset"), "applied_probability": 0.5, "probability": 1.0},
     ),
     "detach": FaultKind(
@@ -126,9 +126,9 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         {"rate_per_s": None, "probability": 1.0, "condition": "amqp:link:detach-forced"},
         is_moment=True,
     ),
-    "lock-loss": FaultKind("Every message and session lock is lost at once.", {}, is_moment=True),
+    "lock-loss": FaultKind("All message and session locks are lost at once.", {}, is_moment=True),
     "disk-full": FaultKind(
-        "The disk has no room: what is sent or settled is refused.",
+        "The disk is full: sends and settlements are refused.",
         {"probability": 1.0},
         is_namespace_wide=True,
     ),
@@ -160,7 +160,8 @@ class Scope:
             _check_text(f"scope.{name}", getattr(self, name))
         if self.entity and self.subsystem:
             raise ConfigurationError(
-                "a scope names an entity or a subsystem, not both", hint="Add two faults instead"
+                "The scope of a fault must name an entity or a subsystem, not both",
+                hint="Add one fault for each",
             )
         if self.entity:
             object.__setattr__(self, "entity", _checked_pattern(self.entity))
@@ -235,26 +236,35 @@ class Fault(_Options):
     def __post_init__(self) -> None:
         _check_kind(self.kind)
         if not isinstance(self.scope, Scope):
-            raise ConfigurationError("the scope of a fault must be a Scope")
+            raise ConfigurationError(
+                f"The scope of a fault must be a Scope, got {type(self.scope).__name__}"
+            )
         self._check_scope()
         self._check_options({**COMMON_OPTIONS, **KINDS[self.kind].options})
         if self.kind == "cannot-receive" and self.how == "timeout" and self.probability < 1:
-            # Messages are handed out in runs, not one request at a time.
-            raise ConfigurationError("cannot-receive without an answer has no probability")
+            # Messages are delivered in runs, not one request at a time.
+            raise ConfigurationError(
+                f"Fault {self.kind!r} with how 'timeout' must have the probability 1, "
+                f"got {self.probability:g}"
+            )
 
     def _check_scope(self) -> None:
         kind, scope = KINDS[self.kind], self.scope
         if kind.is_namespace_wide and not scope.is_everything:
             raise ConfigurationError(
-                f"{self.kind} concerns the whole namespace", hint="Leave the scope away"
+                f"Fault {self.kind!r} affects the whole namespace and has no scope",
+                hint="Remove the scope",
             )
         if kind.needs_subsystem and not scope.subsystem:
             raise ConfigurationError(
-                f"{self.kind} needs the name of a subsystem",
-                hint="Give scope.subsystem, or --subsystem on the command line",
+                f"Fault {self.kind!r} requires the name of a subsystem",
+                hint="Set scope.subsystem, or --subsystem on the command line",
             )
         if scope.partition is not None and self.kind != "throttle":
-            raise ConfigurationError(f"{self.kind} cannot be limited to a partition")
+            raise ConfigurationError(
+                f"Fault {self.kind!r} cannot be limited to a partition",
+                hint="Remove the partition from the scope",
+            )
 
     def _check_options(self, known: Mapping[str, Any]) -> None:
         for each in fields(_Options):
@@ -291,10 +301,12 @@ class Fault(_Options):
     def from_json(cls, values: Any) -> Fault:
         """Read a fault; raises ConfigurationError with what is wrong."""
         if not isinstance(values, dict) or "kind" not in values:
-            raise ConfigurationError("a fault is a JSON object with a kind")
+            raise ConfigurationError("A fault must be a JSON object with a kind")
         kind = values["kind"]
         if not isinstance(kind, str):
-            raise ConfigurationError("the kind of a fault must be text")
+            raise ConfigurationError(
+                f"The kind of a fault must be a string, got {type(kind).__name__}"
+            )
         _check_kind(kind)
         options = {each.name for each in fields(_Options)}
         rest = {key: value for key, value in values.items() if key not in ("kind", "scope")}
@@ -313,14 +325,15 @@ class Fault(_Options):
 def _check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ConfigurationError(
-            f"there is no fault {kind!r:.60}", hint=f"Use one of: {', '.join(KINDS)}"
+            f"Unknown kind of fault: {kind!r:.60}", hint=f"Use one of: {', '.join(KINDS)}"
         )
 
 
 def _no_option(kind: str, name: str) -> ConfigurationError:
     known = {**COMMON_OPTIONS, **KINDS[kind].options}
     return ConfigurationError(
-        f"{kind} has no option {name!r:.60}", hint=f"It has: {', '.join(sorted(known))}"
+        f"Fault {kind!r} does not have the option {name!r:.60}",
+        hint=f"Use one of: {', '.join(sorted(known))}",
     )
 
 
@@ -330,7 +343,8 @@ def _scope_from_json(values: Any) -> Scope:
     names = {each.name for each in fields(Scope)}
     if not isinstance(values, dict) or set(values) - names:
         raise ConfigurationError(
-            "the scope of a fault is a JSON object", hint=f"It has: {', '.join(sorted(names))}"
+            "The scope of a fault must be a JSON object with known keys",
+            hint=f"Use one or more of: {', '.join(sorted(names))}",
         )
     return Scope(**values)
 
@@ -348,16 +362,19 @@ def _check_partition(partition: object, entity: str) -> None:
     is_number = isinstance(partition, int) and not isinstance(partition, bool)
     if not is_number or not 0 <= int(str(partition)) < PARTITION_COUNT:
         raise ConfigurationError(
-            f"scope.partition is {partition!r:.40}", hint=f"Use 0 to {PARTITION_COUNT - 1}"
+            f"Invalid value for scope.partition: {partition!r:.40}",
+            hint=f"Use a number from 0 to {PARTITION_COUNT - 1}",
         )
     if not entity:
-        raise ConfigurationError("a partition needs its entity", hint="Give scope.entity too")
+        raise ConfigurationError(
+            "A scope with a partition must name an entity", hint="Set scope.entity"
+        )
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) > TEXT_LENGTH_MAX or not value.isprintable():
         raise ConfigurationError(
-            f"{name} must be printable text of at most {TEXT_LENGTH_MAX} characters"
+            f"The value of {name} must be printable text of at most {TEXT_LENGTH_MAX} characters"
         )
 
 
@@ -365,7 +382,8 @@ def _check_value(kind: str, name: str, value: Any, known: Any, unset: Any) -> No
     if isinstance(known, tuple):
         if value not in known:
             raise ConfigurationError(
-                f"{name} of {kind} is {value!r:.60}", hint=f"Use one of: {', '.join(known)}"
+                f"Invalid value for {name} of fault {kind!r}: {value!r:.60}",
+                hint=f"Use one of: {', '.join(known)}",
             )
     elif name in RANGES:
         if value is not None:
@@ -373,7 +391,9 @@ def _check_value(kind: str, name: str, value: Any, known: Any, unset: Any) -> No
     elif isinstance(unset, str):
         _check_text(name, value)
         if name == "id" and len(value) > ID_LENGTH_MAX:
-            raise ConfigurationError(f"the id of a fault has at most {ID_LENGTH_MAX} characters")
+            raise ConfigurationError(
+                f"The id of a fault must have at most {ID_LENGTH_MAX} characters, got {len(value)}"
+            )
 
 
 def _check_number(kind: str, name: str, value: object) -> None:
@@ -384,5 +404,6 @@ def _check_number(kind: str, name: str, value: object) -> None:
     # Not a number is between nothing, so this refuses it too.
     if not is_number or not low <= float(str(value)) <= high:
         raise ConfigurationError(
-            f"{name} of {kind} is {value!r:.40}", hint=f"Use a number from {low:g} to {high:g}"
+            f"Invalid value for {name} of fault {kind!r}: {value!r:.40}",
+            hint=f"Use a number from {low:g} to {high:g}",
         )

@@ -54,7 +54,7 @@ async def _out_of_contact(active: ActiveFault, request: Request) -> InjectedHttp
 
 
 def _sentence(active: ActiveFault) -> str:
-    return f"The fault {active.id} is switched on: {active.fault.kind}. Clear it."
+    return f"Fault {active.id} is active: {active.fault.kind}. Clear it."
 
 
 async def _until_gone(request: Request) -> None:

@@ -64,7 +64,7 @@ def failure(active: ActiveFault) -> AmqpError:
     """The error that a fault shows."""
     fault = active.fault
     condition = Condition.LINK_DETACH_FORCED if fault.how == "detach" else fault.condition
-    return AmqpError(condition, f"The fault {active.id} is switched on: {fault.kind}. Clear it.")
+    return AmqpError(condition, f"Fault {active.id} is active: {fault.kind}. Clear it.")
 
 
 def inject_send(
@@ -125,7 +125,7 @@ def check_throttle(
         if active.bucket is not None and active.bucket.take(count, now.monotonic_s):
             continue
         if active.fires():
-            raise busy(f"The fault {active.id} is switched on: throttle")
+            raise busy(f"Fault {active.id} is active: throttle")
 
 
 def _is_in(partition: int, messages: list[IncomingMessage]) -> bool:
@@ -167,7 +167,7 @@ def inject_attach(registry: FaultRegistry, end: AnyLinkHandler) -> bool:
             return True
         raise AmqpError(
             Condition.INTERNAL_ERROR,
-            f"The subsystem {crashed.fault.scope.subsystem!r} is down: fault {crashed.id}.",
+            f"Subsystem {crashed.fault.scope.subsystem!r} is down: fault {crashed.id}.",
         )
     active = _struck_attach(registry, end, path)
     if active is None:

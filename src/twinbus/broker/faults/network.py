@@ -108,7 +108,7 @@ class NetworkFaults:
             try:
                 await entrance.open()
             except ConfigurationError as error:
-                logger.warning("namespace %s: %s", self._namespace.name, error)
+                logger.warning("Namespace %s: %s", self._namespace.name, error)
                 await asyncio.sleep(REOPEN_PAUSE_S)
             else:
                 return

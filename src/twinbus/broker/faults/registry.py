@@ -60,7 +60,7 @@ class Subsystems:
         is_name = isinstance(subsystem, str) and subsystem.isprintable() and subsystem.strip()
         if not is_name or len(subsystem) > SUBSYSTEM_NAME_LENGTH_MAX:
             raise ConfigurationError(
-                "the name of a subsystem must be printable text of at most "
+                "The name of a subsystem must be printable text of 1 to "
                 f"{SUBSYSTEM_NAME_LENGTH_MAX} characters"
             )
         self._assigned[path] = subsystem
@@ -207,12 +207,12 @@ class FaultRegistry:
         """Switch a fault on; the id to clear it by."""
         if len(self._faults) >= FAULTS_MAX:
             raise ConfigurationError(
-                f"there are {FAULTS_MAX} faults already", hint="Clear some of them first"
+                f"The limit of {FAULTS_MAX} faults is reached", hint="Clear a fault first"
             )
         fault = fault.named(self._free_name(), self._chance.getrandbits(32))
         if fault.id in self._faults:
             raise ConfigurationError(
-                f"there is a fault {fault.id!r} already", hint="Clear it first"
+                f"Fault {fault.id!r} already exists", hint="Clear it first, or use another id"
             )
         self._faults[fault.id] = ActiveFault(fault, self._now_s())
         self.look()
@@ -230,7 +230,7 @@ class FaultRegistry:
     def clear(self, id: str | None = None) -> int:
         """Switch one fault off, or all of them; how many there were."""
         if id is not None and id not in self._faults:
-            raise ConfigurationError(f"there is no fault {id!r:.80}", hint=self.describe_names())
+            raise ConfigurationError(f"Fault {id!r:.80} not found", hint=self.describe_names())
         chosen = list(self._faults) if id is None else [id]
         for each in chosen:
             self._move(self._faults[each], FaultPhase.GONE)
@@ -238,9 +238,9 @@ class FaultRegistry:
         return len(chosen)
 
     def describe_names(self) -> str:
-        """The ids that clear() knows, as a hint."""
+        """The ids that clear() accepts, as a hint."""
         names = ", ".join(map(ascii, self._faults))
-        return f"Switched on: {names}" if names else "No fault is switched on"
+        return f"Use one of: {names}" if names else "No fault exists"
 
     @contextmanager
     def on(self, fault: Fault | str, scope: Scope | None = None, **options: Any) -> Iterator[str]:

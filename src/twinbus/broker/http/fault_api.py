@@ -140,7 +140,7 @@ class FaultApi:
         board = self._running(request).faults
         found = board.get(fault_id)
         if found is None:
-            raise HttpError(404, f"There is no fault {fault_id[:80]!a}. {board.describe_names()}.")
+            raise HttpError(404, f"Fault {fault_id[:80]!a} not found. {board.describe_names()}.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------
@@ -168,7 +168,7 @@ class FaultApi:
         stopped = self._broker.stopped.get(name)
         if stopped is None:
             running = self._running(request)
-            raise HttpError(409, f"The namespace {running.name!r} runs already. Stop it first.")
+            raise HttpError(409, f"Namespace {running.name!r} is already running. Stop it first.")
         check_access(request, stopped)
         self._check_switched_on()
         running = await self._broker.start_namespace(name)
@@ -183,8 +183,8 @@ class FaultApi:
         if not self._broker.options.has_faults:
             raise HttpError(
                 403,
-                "Faults, stops and the clock are switched off on this broker. Start it with "
-                "--faults.",
+                "Faults, namespace stops and clock changes are disabled on this broker. Start it "
+                "with --faults.",
             )
 
     # -- the clock ------------------------------------------------------------------------

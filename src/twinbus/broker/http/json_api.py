@@ -113,7 +113,7 @@ class PurgeApi:
         if not namespace.has_entity(path):
             raise HttpError(
                 404,
-                f"There is no queue {path[:260]!a}. A subscription is TOPIC/subscriptions/NAME.",
+                f"Queue {path[:260]!a} not found. Use TOPIC/subscriptions/NAME for a subscription.",
             )
         purge = namespace.would_purge if flags.pop("dry_run") else namespace.purge
         purged = await purge(path, **flags)
@@ -133,10 +133,12 @@ def _flags(values: dict[str, Any], defaults: dict[str, bool]) -> dict[str, bool]
     for name, value in values.items():
         if name not in defaults:
             raise ConfigurationError(
-                f"{name[:60]!a} has no meaning here", hint=f"Known are {', '.join(defaults)}"
+                f"Unknown option: {name[:60]!a}", hint=f"Use one of: {', '.join(defaults)}"
             )
         if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} is {value!r:.60}", hint="Use true or false")
+            raise ConfigurationError(
+                f"Invalid value for {name}: {value!r:.60}", hint="Use true or false"
+            )
     return {**defaults, **values}
 
 
@@ -206,7 +208,7 @@ class TopicApi:
         path = request.path_params["topic"]
         topic = self._namespace(request).topic(path)
         if topic is None:
-            raise HttpError(404, f"There is no topic {path[:260]!r}. List them first.")
+            raise HttpError(404, f"Topic {path[:260]!r} not found. List the topics first.")
         return topic
 
     # -- subscriptions --------------------------------------------------------------------
@@ -236,10 +238,14 @@ class TopicApi:
         return Response(status_code=204)
 
     def _subscription(self, request: Request) -> Subscription:
-        name = request.path_params["subscription"]
-        found = self._topic(request).subscriptions.get(name.lower())
+        topic, name = self._topic(request), request.path_params["subscription"]
+        found = topic.subscriptions.get(name.lower())
         if found is None:
-            raise HttpError(404, f"This topic has no subscription {name[:60]!r}. List them first.")
+            raise HttpError(
+                404,
+                f"Subscription {name[:60]!r} not found in topic "
+                f"{topic.description.display_path!r}. List its subscriptions first.",
+            )
         return found
 
     # -- rules ----------------------------------------------------------------------------
@@ -270,7 +276,11 @@ class TopicApi:
     def _rule(self, request: Request) -> RuleDescription:
         subscription, name = self._subscription(request), request.path_params["rule"]
         if name.lower() not in subscription.rule_ids:
-            raise HttpError(404, f"This subscription has no rule {name[:60]!a}. List them first.")
+            raise HttpError(
+                404,
+                f"Rule {name[:60]!a} not found in subscription "
+                f"{subscription.description.display_path!r}. List its rules first.",
+            )
         return find_rule(subscription, name)
 
 
@@ -278,7 +288,7 @@ def _rules(values: object) -> list[RuleDescription] | None:
     if values is None:
         return None
     if not isinstance(values, list):
-        raise HttpError(400, "rules must be a list of rules.")
+        raise HttpError(400, "The property rules must be a list of rules.")
     return [RuleDescription.from_dict(each) for each in values]
 
 
@@ -325,7 +335,7 @@ def admin_application(broker: Broker) -> ASGIApp:
 def _not_found(_request: Request, error: Exception) -> Response:
     """No route fits: the framework's plain text becomes an answer like all others."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    sentence = "There is nothing here under that method and path. Check both."
+    sentence = "No route has this method and path. Check both."
     return JSONResponse({"error": sentence}, status_code=status)
 
 
@@ -395,7 +405,7 @@ class NamespaceApi:
         queue = self._queue(request)
         values = await entity_body(request, self.namespace_of(request))
         for name in KEPT.intersection(values):
-            raise HttpError(400, f"A queue's {name} cannot be changed. Leave it out.")
+            raise HttpError(400, f"The property {name} of a queue cannot be changed. Remove it.")
         before = queue.description
         known = {item.name: getattr(before, item.name) for item in fields(before)}
         changed = type(before).from_dict({**known, **values})
@@ -431,7 +441,7 @@ class NamespaceApi:
         namespace, name = self.namespace_of(request), request.path_params["name"]
         claims = _claims(await json_body(request))
         if namespace.access.rules.find(name) is not None:
-            raise HttpError(409, f"The access rule {name!r} exists already. Delete it first.")
+            raise HttpError(409, f"Access rule {name!r} already exists. Delete it first.")
         rule = namespace.add_rule(name, claims)
         body = {
             "name": rule.name,
@@ -450,7 +460,7 @@ class NamespaceApi:
         namespace = self.namespace_of(request)
         rule, which = self._rule(namespace, request), request.path_params["which"]
         if which not in ("primary", "secondary"):
-            raise HttpError(404, "A rule has a primary and a secondary key. Name one of the two.")
+            raise HttpError(404, f"Key {which[:60]!a} not found. Use primary or secondary.")
         body = {
             "name": rule.name,
             "which": which,
@@ -462,7 +472,7 @@ class NamespaceApi:
         name = request.path_params["name"]
         rule = namespace.access.rules.find(name)
         if rule is None:
-            raise HttpError(404, f"There is no access rule {name[:60]!a}. List them first.")
+            raise HttpError(404, f"Access rule {name[:60]!a} not found. List the rules first.")
         return rule
 
     # -- what a request is about ----------------------------------------------------------
@@ -471,7 +481,7 @@ class NamespaceApi:
         path = request.path_params["path"]
         queue = self.namespace_of(request).queue(path)
         if queue is None:
-            raise HttpError(404, f"There is no queue {path[:260]!r}. List them first.")
+            raise HttpError(404, f"Queue {path[:260]!r} not found. List the queues first.")
         return queue
 
     def namespace_of(self, request: Request) -> RunningNamespace:
@@ -491,5 +501,5 @@ def _claims(values: dict[str, Any]) -> Claim:
     if set(values) != {"claims"} or not isinstance(names, list):
         raise HttpError(400, 'The body must be {"claims": [...]} and nothing else.')
     if not all(isinstance(name, str) for name in names):
-        raise HttpError(400, "A claim must be text. Use Send, Listen or Manage.")
+        raise HttpError(400, "A claim must be a string. Use Send, Listen or Manage.")
     return Claim.from_names(names)

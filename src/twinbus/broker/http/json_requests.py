@@ -43,7 +43,7 @@ __all__ = [
 _GRANTED = "twinbus.granted"
 # The same answer for a name that nobody has and for a bad token.
 NEEDS_MANAGE = (
-    "A token with the claim Manage is needed. Check the name of the namespace and the key."
+    "A token with the Manage claim is required. Check the name of the namespace and the key."
 )
 
 
@@ -58,7 +58,7 @@ def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
     if stopped is None:
         raise HttpError(401, NEEDS_MANAGE)
     check_access(request, stopped)
-    raise HttpError(409, f"The namespace {name!r} is stopped. Start it first.")
+    raise HttpError(409, f"Namespace {name!r} is stopped. Start it first.")
 
 
 def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
@@ -69,7 +69,7 @@ def check_access(request: Request, namespace: RunningNamespace | StoppedNamespac
         raise HttpError(401, str(error)) from error
     if grant.segments or Claim.MANAGE not in grant.claims:
         raise HttpError(
-            403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
+            403, "The Manage claim on the namespace is missing. Use a key whose access rule has it."
         )
     request.scope[_GRANTED] = grant, namespace.access
 

@@ -98,7 +98,7 @@ class HttpServing:
             await self._application(scope, receive, send_noted)
         except ClientDisconnect:
             # Nobody is left to be answered, and nothing of ours went wrong.
-            self.log_violation("a request broke off before its end", _client_of(scope))
+            self.log_violation("an HTTP request ended before it was complete", _client_of(scope))
         except Exception as error:
             is_stranger = not scope["state"][SLOT].is_authenticated
             self.note_mistake(error, _client_of(scope), is_stranger)
@@ -182,7 +182,7 @@ class DeadlineHttpProtocol(H11Protocol):
 
     def _refuse(self, refusal: BadRequest) -> None:
         self._is_refused, self._unread = True, b""
-        self._log_violation("a request was not HTTP as it is taken here")
+        self._log_violation("an HTTP request was refused: ambiguous or too large")
         self._unset_keepalive_if_required()
         self._stop_watching()
         if self.cycle is not None and not self.cycle.response_complete:
@@ -202,7 +202,7 @@ class DeadlineHttpProtocol(H11Protocol):
             self._deadline = self.loop.call_later(self._serving.request_timeout_s, self._too_late)
 
     def _too_late(self) -> None:
-        self._log_violation("a request did not arrive in time")
+        self._log_violation("an HTTP request was not complete in time")
         self.transport.abort()
 
     def _stop_watching(self) -> None:
@@ -211,7 +211,7 @@ class DeadlineHttpProtocol(H11Protocol):
             self._deadline = None
 
     def send_400_response(self, msg: str) -> None:
-        self._log_violation("a request was not HTTP")
+        self._log_violation("an HTTP request was refused: invalid HTTP")
         super().send_400_response(msg)
         self._begin_to_go()
 
@@ -224,7 +224,7 @@ class DeadlineHttpProtocol(H11Protocol):
         _stop(self._being_read)
 
     def _is_deaf(self) -> None:
-        self._log_violation("an answer was not read in time")
+        self._log_violation("an HTTP response was not read in time")
         self.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -259,7 +259,7 @@ def _client_of(scope: Scope) -> str:
 
 
 async def _answer_500(send: Send) -> None:
-    body = b"The broker failed at this request. Its log says why."
+    body = b"The broker could not handle this request. See the log of the broker."
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),

@@ -110,25 +110,33 @@ def check_host(request: Request, audience: Audience) -> None:
     """Refuse who was sent here under a name that is not ours."""
     name = host_name_of(request)
     if not audience.known_as(name).answers_to(name):
-        raise HttpError(421, "The Host is not a name of this namespace. Use its connection string.")
+        raise HttpError(
+            421,
+            "The Host header is not a name of this namespace. Use the host of its connection "
+            "string.",
+        )
 
 
 def version_of(request: Request) -> str:
     """The version of the protocol that the client speaks."""
     version = _one(request, "api-version") or VERSIONS[-1]
     if version not in VERSIONS:
-        raise HttpError(400, f"The api-version must be one of {', '.join(VERSIONS)}.")
+        raise HttpError(
+            400, f"The query parameter api-version must be one of {', '.join(VERSIONS)}."
+        )
     return version
 
 
 def page_of(request: Request) -> PageRequest:
     """The page that ``$skip`` and ``$top`` ask for."""
     if request.query_params.get("$filter") is not None:
-        raise HttpError(400, "Lists cannot be filtered here. Leave $filter out.")
+        raise HttpError(400, "Lists cannot be filtered. Remove $filter.")
     skip = _number(request, "$skip", 0)
     top = _number(request, "$top", PAGE_SIZE_MAX)
     if skip > SKIP_MAX or top < 1:
-        raise HttpError(400, f"The query's $skip must be at most {SKIP_MAX}, and $top at least 1.")
+        raise HttpError(
+            400, f"The query parameter $skip must be at most {SKIP_MAX}, and $top at least 1."
+        )
     return PageRequest(skip, min(top, PAGE_SIZE_MAX))
 
 
@@ -136,9 +144,9 @@ async def body_of(request: Request) -> bytes:
     """The body, if it is XML of a bearable size."""
     kind = request.headers.get("content-type", _XML_TYPES[0]).partition(";")[0].strip().lower()
     if kind not in _XML_TYPES:
-        raise HttpError(415, f"The body must have the type {_XML_TYPES[0]}.")
+        raise HttpError(415, f"The body must have the content type {_XML_TYPES[0]}.")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise HttpError(415, "The body must not be compressed. Send it as it is.")
+        raise HttpError(415, "The body must not be compressed. Remove Content-Encoding.")
     body = bytearray()
     try:
         async for part in request.stream():
@@ -146,7 +154,7 @@ async def body_of(request: Request) -> bytes:
             if len(body) > BODY_BYTES_MAX:
                 raise HttpError(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     except ClientDisconnect:
-        raise HttpError(400, "The body ended early. Send it again.") from None
+        raise HttpError(400, "The body is incomplete. Send the request again.") from None
     return bytes(body)
 
 
@@ -155,14 +163,14 @@ def _number(request: Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _DIGITS.fullmatch(text):
-        raise HttpError(400, f"The query's {name} must be a whole number of digits.")
+        raise HttpError(400, f"The query parameter {name} must have 1 to 9 digits.")
     return int(text)
 
 
 def _one(request: Request, name: str) -> str | None:
     values = request.query_params.getlist(name)
     if len(values) > 1:
-        raise HttpError(400, f"The query has {name} twice. Say it once.")
+        raise HttpError(400, f"The query parameter {name} occurs more than once. Send it once.")
     return values[0] if values else None
 
 
@@ -211,7 +219,8 @@ def grant_of(request: Request, namespace: TokenAudience) -> AccessGrant:
     shown = request.headers.get("authorization", "")
     if not shown:
         raise AccessDenied(
-            "the request has no Authorization", hint="Make the client from a connection string"
+            "The request has no Authorization header",
+            hint="Create the client from a connection string",
         )
     grant = grant_in(shown, namespace, audience_of(request, namespace))
     slot = request.scope.get("state", {}).get(SLOT)
@@ -227,8 +236,8 @@ def grant_in(shown: str, namespace: TokenAudience, audience: Audience) -> Access
         shown = shown[len(_BEARER) :]
         if not shown.startswith(_SIGNATURE):
             raise AccessDenied(
-                "tokens of an identity provider are not understood here",
-                hint="Make the client from a connection string with a shared access key",
+                "Tokens of an identity provider are not supported",
+                hint="Create the client from a connection string with a shared access key",
             )
     return verify(
         parse_token(shown),
@@ -243,8 +252,9 @@ def check_still_granted(grant: AccessGrant, namespace: TokenAudience) -> None:
     is_over = grant.expires_s <= namespace.now().wall_ms / 1000
     if is_over or not is_backed(grant, namespace.rules_for):
         raise AccessDenied(
-            "the token's rule or key ended before the request was complete",
-            hint="Send the request again with a token that is good",
+            "The token expired, or its access rule or key was removed, before the request was "
+            "complete",
+            hint="Send the request again with a valid token",
         )
 
 

@@ -98,7 +98,9 @@ class HttpRequestGate:
             self._check_unfinished(known)
             return b"", b""
         if end > HEAD_BYTES_MAX:
-            raise BadRequest(431, f"The head of a request has at most {HEAD_BYTES_MAX} bytes.")
+            raise BadRequest(
+                431, f"The head of a request must have at most {HEAD_BYTES_MAX} bytes."
+            )
         head = bytes(self._head[: end + len(_END)])
         rest = bytes(self._head[end + len(_END) :])
         self._head.clear()
@@ -107,7 +109,9 @@ class HttpRequestGate:
 
     def _check_unfinished(self, known: int) -> None:
         if len(self._head) > HEAD_BYTES_MAX:
-            raise BadRequest(431, f"The head of a request has at most {HEAD_BYTES_MAX} bytes.")
+            raise BadRequest(
+                431, f"The head of a request must have at most {HEAD_BYTES_MAX} bytes."
+            )
         if _BARE_LF.search(self._head, known):
             raise BadRequest(400, "The lines of a request must end with CR LF.")
 
@@ -118,17 +122,19 @@ def _checked_length(head: bytes) -> int:
     if not _REQUEST_LINE.fullmatch(request_line):
         raise BadRequest(400, "The request must begin with a method, a path and HTTP/1.1.")
     if len(request_line) > REQUEST_LINE_BYTES_MAX:
-        raise BadRequest(414, f"The line of a request has at most {REQUEST_LINE_BYTES_MAX} bytes.")
+        raise BadRequest(414, f"The request line must have at most {REQUEST_LINE_BYTES_MAX} bytes.")
     if len(lines) > HEADERS_MAX:
-        raise BadRequest(431, f"A request has at most {HEADERS_MAX} headers.")
+        raise BadRequest(431, f"A request must have at most {HEADERS_MAX} headers.")
     headers = _headers(lines)
     if b"host" not in headers:
-        raise BadRequest(400, "The request must have a Host.")
+        raise BadRequest(400, "The request must have a Host header.")
     if b"transfer-encoding" in headers:
-        raise BadRequest(411, "The request must say its Content-Length. Chunks are not taken.")
+        raise BadRequest(
+            411, "The request must have a Content-Length header. Chunked bodies are not supported."
+        )
     length = headers.get(b"content-length", b"0")
     if not _LENGTH.fullmatch(length):
-        raise BadRequest(400, "The Content-Length must be a plain number.")
+        raise BadRequest(400, "The Content-Length header must have 1 to 9 digits.")
     if int(length) > BODY_BYTES_MAX:
         raise BadRequest(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     return int(length)
@@ -142,6 +148,6 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
             raise BadRequest(400, "A header must be a name, a colon and text on one line.")
         name = match[1].lower()
         if name in headers and name in _SINGLE:
-            raise BadRequest(400, f"The request must have {name.decode()} once.")
+            raise BadRequest(400, f"The header {name.decode()} must not occur more than once.")
         headers[name] = match[2].rstrip(b" \t")
     return headers

@@ -141,10 +141,10 @@ def read_bundle(content: bytes) -> IssuedCertificate:
     """What ``bundle`` wrote; raises ValueError when it is damaged."""
     key = serialization.load_pem_private_key(content, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("not a key of ours")
+        raise ValueError("The key is not an elliptic curve key")
     certificate = x509.load_pem_x509_certificate(content)
     if certificate.public_key() != key.public_key():
-        raise ValueError("the key is not the certificate's")
+        raise ValueError("The key does not belong to the certificate")
     return IssuedCertificate(certificate, key, ())
 
 

@@ -120,7 +120,7 @@ class CertificateStore:
             return self._keep_own()
         except OSError as error:
             raise ConfigurationError(
-                f"The TLS certificate cannot be kept: {error.strerror}",
+                f"The TLS certificate cannot be stored: {error.strerror}",
                 hint="Check the data directory and its disk",
             ) from error
 
@@ -128,7 +128,7 @@ class CertificateStore:
         try:
             return self._obtain()
         except ConfigurationError as error:
-            logger.warning("the TLS certificate could not be renewed: %s", error)
+            logger.warning("TLS certificate could not be renewed: %s", error)
             return replace(old, renew_at_s=time.time() + RETRY_S)
 
     def close(self) -> None:
@@ -151,10 +151,10 @@ class CertificateStore:
             raise ConfigurationError(
                 f"The certificate {certificate.name!r} with the key {key.name!r} cannot be used: "
                 f"{reason}",
-                hint="Give PEM files that belong together, the key without a password",
+                hint="Use PEM files of one certificate and its key, without a password",
             ) from None
         if expires_s < time.time():
-            logger.warning("the TLS certificate %s has expired", certificate.name)
+            logger.warning("TLS certificate %s has expired", certificate.name)
         return Credentials(context, expires_s, renew_at_s=float("inf"))
 
     # -- our own --------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class CertificateStore:
         if known is None:
             raise ConfigurationError(
                 f"The TLS certificate in {str(directory)!r} cannot be used",
-                hint="Delete that directory to have a new one made",
+                hint="Delete the directory, and the broker creates a new certificate",
             )
         return known
 
@@ -210,8 +210,8 @@ class CertificateStore:
         if missing_names(authority, names):
             names = self._asked_names()
             logger.warning(
-                "The TLS authority may not sign for %s: the certificate is without that name. "
-                "Delete %s and give clients the new ca.pem if they use it",
+                "TLS authority cannot sign for %s: the certificate does not contain this name. "
+                "If clients use it, delete %s and distribute the new ca.pem to clients",
                 socket.gethostname(),
                 directory,
             )
@@ -239,10 +239,10 @@ class CertificateStore:
                 if left_s > RENEW_AUTHORITY_BEFORE_S and not missing:
                     return known
                 if missing:
-                    logger.warning("the TLS authority may not sign for %s", ", ".join(missing))
+                    logger.warning("TLS authority cannot sign for %s", ", ".join(missing))
             except ValueError:
-                logger.warning("the TLS authority cannot be read and is made anew")
-            logger.warning("there is a new TLS authority: give clients the new ca.pem")
+                logger.warning("TLS authority cannot be read and is replaced")
+            logger.warning("TLS authority is new: distribute the new ca.pem to clients")
         made = make_authority(socket.gethostname(), time.time(), self._names)
         write_private(path, made.bundle)
         return made

@@ -68,7 +68,7 @@ TLS_HANDSHAKE = 0x16
 # GET, PUT, POST, PATCH, DELETE, HEAD, OPTIONS, TRACE, CONNECT. AMQP begins with an A.
 HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
 
-TOO_LATE = "a peer did not finish its handshake in time"
+TOO_LATE = "a client did not finish its handshake in time"
 
 LogViolation = Callable[[str, str], None]
 """Told what was done, and by which address."""
@@ -195,7 +195,7 @@ class PendingConnection:
         try:
             await self._find_way(self._reception.speech(first, is_secure=False))
         except ConfigurationError as error:
-            self._log_violation(f"there is no TLS: {error}")
+            self._log_violation(f"TLS is not available: {error}")
         except OSError:
             self._log_violation("a handshake failed")
 
@@ -228,7 +228,7 @@ class PendingConnection:
                 ssl_shutdown_timeout=TLS_GOODBYE_S,
             )
         elif self._must_be_tls:
-            self._log_violation("plain text where TLS is a must")
+            self._log_violation("a connection without TLS was refused")
         else:
             protocols = await reception.protocols(speech)
             self.leave()
@@ -376,7 +376,7 @@ class Listener:
         """Without a descriptor for it the connection goes on waiting, and so do we."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             return
-        self._reception.log_violation("no descriptor is left for another connection", "")
+        self._reception.log_violation("no file descriptor is left for another connection", "")
         self._reception.make_room()
         self._stop_accepting()
         self._rest = self._loop.call_later(REST_S, self._open)
@@ -407,7 +407,7 @@ def _address_of(connection: socket.socket) -> str:
 async def bind(host: str, port: int) -> list[socket.socket]:
     """Listening sockets on every address of the host, all on one port; 0 takes a free one."""
     if not 0 <= port <= PORT_MAX:
-        raise ConfigurationError(f"{port} is not a port", hint=f"Use a number from 0 to {PORT_MAX}")
+        raise ConfigurationError(f"Invalid port: {port}", hint=f"Use a number from 0 to {PORT_MAX}")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -426,7 +426,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             raise PortTaken(host=host, port=port) from error
         raise ConfigurationError(
             f"Port {port} of {host} cannot be opened: {error.strerror}",
-            hint="Choose another port, or another address",
+            hint="Use another port or another address",
         ) from error
     return listeners
 
@@ -539,7 +539,7 @@ def _notes(
 
     def note_mistake(error: Exception, address: str, is_stranger: bool) -> None:
         offences.note_mistake(
-            "a request could not be handled",
+            "an HTTP request could not be handled",
             error,
             now_s(),
             address=address,

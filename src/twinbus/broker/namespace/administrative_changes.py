@@ -84,7 +84,7 @@ class PendingChanges:
                 change.plan(trial)
             except Exception as error:
                 if not isinstance(error, TwinbusError):
-                    logger.exception("an administrative change could not be planned")
+                    logger.exception("Administrative change could not be planned")
                 refused.append((change, error))
             else:
                 draft.merge(trial)

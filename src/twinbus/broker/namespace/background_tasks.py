@@ -118,10 +118,12 @@ class AutoDelete:
 
         def finished(error: Exception | None) -> None:
             if error is None:
-                logger.info("namespace %s: the %s %s is deleted: idle", name, kind, path)
+                logger.info("Namespace %s: the idle %s %s was deleted", name, kind, path)
                 return
             # It is there as before, and its time starts anew.
-            logger.warning("namespace %s: the %s %s is idle: %s", name, kind, path, error)
+            logger.warning(
+                "Namespace %s: the idle %s %s could not be deleted: %s", name, kind, path, error
+            )
             if self._namespace.failure is None and not self._is_stopped:
                 self.entity_changed(entity)
 

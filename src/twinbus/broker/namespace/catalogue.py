@@ -277,7 +277,7 @@ def _entries(recovered: Recovered) -> dict[str, Entry]:
     rows = {row.path: row for row in recovered.entities}
     for row in recovered.entities:
         if row.kind not in _KINDS:
-            raise _unfit(recovered, f"{row.path!r} is of the unknown kind {row.kind!r}", row)
+            raise _unfit(recovered, f"{row.path!r} has the unknown kind {row.kind!r}", row)
     entries: dict[str, Entry] = {}
     for kind in _RECOVERED_IN_ORDER:
         for row in recovered.entities:
@@ -290,7 +290,7 @@ def _entries(recovered: Recovered) -> dict[str, Entry]:
         elif row.kind == KIND_DEAD_LETTER:
             owner = entries.get(row.path.removesuffix(DEAD_LETTER_SUFFIX))
             if owner is None or owner.dead_id != row.queue_id:
-                raise _unfit(recovered, f"{row.path!r} belongs to no entity", row)
+                raise _unfit(recovered, f"{row.path!r} does not belong to an entity", row)
     for path, known in rules.items():
         entries[path] = entries[path]._replace(rules=known)
     return entries
@@ -304,7 +304,8 @@ def _add_entry(
     except ConfigurationError as error:
         raise _unfit(recovered, f"{row.path!r} cannot be read: {error.sentence}", row) from error
     if description.path != row.path:
-        raise _unfit(recovered, f"{row.path!r} is described as {description.path!r}", row)
+        detail = f"{row.path!r} has the description of {description.path!r}"
+        raise _unfit(recovered, detail, row)
     dead = rows.get(row.path + DEAD_LETTER_SUFFIX)
     if isinstance(description, TopicDescription):
         dead = None

@@ -83,8 +83,8 @@ def find_rule(subscription: Subscription, name: str) -> RuleDescription:
     if rule is not None:
         return rule
     raise ConfigurationError(
-        f"The subscription {subscription.description.display_path!r} has no rule {name[:60]!a}",
-        hint="List its rules to see which it has",
+        f"Rule {name[:60]!a} not found in subscription {subscription.description.display_path!r}",
+        hint="List its rules",
     )
 
 
@@ -232,7 +232,7 @@ class Draft:
         entry = self.find(description.path)
         if entry is None or entry.queue_id != queue_id:
             raise ConfigurationError(
-                f"The {description.kind} {description.path!r} was deleted meanwhile"
+                f"The {description.kind} {description.path!r} no longer exists"
             )
         return entry
 
@@ -271,7 +271,7 @@ class Draft:
         elif existing.description.kind != description.kind:
             raise ConfigurationError(
                 f"{description.path!r} is a {existing.description.kind}, not a {description.kind}",
-                hint="Choose another name, or delete the other one",
+                hint=f"Use another name, or delete the {existing.description.kind}",
             )
 
     def update(
@@ -393,8 +393,7 @@ class Draft:
         topic = self.find(description.topic_path)
         if topic is None or not isinstance(topic.description, TopicDescription):
             raise ConfigurationError(
-                f"There is no topic {description.topic_path!r} for the subscription "
-                f"{description.name!r}",
+                f"Topic {description.topic_path!r} not found for subscription {description.name!r}",
                 hint="Create the topic first",
             )
         return topic
@@ -410,7 +409,7 @@ class Draft:
         if self.next_id > QUEUE_ID_MAX:
             raise ConfigurationError(
                 f"This namespace has used all of its {QUEUE_ID_MAX} entity numbers",
-                hint="Move to a new namespace",
+                hint="Use a new namespace",
             )
         self.next_id += 1
         return self.next_id - 1
@@ -481,9 +480,9 @@ def _topics_first(entry: Entry) -> tuple[bool, str]:
 def _check_count(topic: Entry) -> None:
     if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
         raise ConfigurationError(
-            f"The topic {topic.description.display_path!r} has {SUBSCRIPTIONS_MAX} subscriptions, "
-            "which is as many as it may have",
-            hint="Delete some first",
+            f"The topic {topic.description.display_path!r} has reached the limit of "
+            f"{SUBSCRIPTIONS_MAX} subscriptions",
+            hint="Delete a subscription first",
         )
 
 
@@ -492,8 +491,8 @@ def _check_is_free(
 ) -> None:
     if rule.key in rules:
         raise ConfigurationError(
-            f"The subscription {description.display_path!r} has a rule {rule.name!r} already",
-            hint="Choose another name, or update that one",
+            f"Rule {rule.name!r} already exists in subscription {description.display_path!r}",
+            hint="Use another name, or update the rule",
         )
 
 
@@ -501,8 +500,8 @@ def _find_rule(entry: Entry, name: str) -> StoredRule:
     stored = entry.rules.get(name.lower())
     if stored is None:
         raise ConfigurationError(
-            f"The subscription {entry.description.display_path!r} has no rule {name[:60]!a}",
-            hint="List its rules to see which it has",
+            f"Rule {name[:60]!a} not found in subscription {entry.description.display_path!r}",
+            hint="List its rules",
         )
     return stored
 

@@ -143,7 +143,7 @@ class _CatalogueRepair:
             self._say(
                 FindingKind.ENTITY_UNREADABLE,
                 f"The row of the entity {row.path!r} does not match its checksum.",
-                "It is kept as it can be read; check its properties.",
+                "It is kept as far as it is readable; check its properties.",
                 row.path,
             )
         for row in sorted([*self._rows.entities, *self._rows.unsealed], key=lambda r: r.queue_id):
@@ -218,10 +218,10 @@ class _CatalogueRepair:
         holds = self._rows.contents.get(row.queue_id, 0)
         self._say(
             FindingKind.ENTITY_UNREADABLE,
-            f"The entity {row.path!r} is of the unknown kind {row.kind[:40]!r}.",
+            f"The entity {row.path!r} has the unknown kind {row.kind[:40]!r}.",
             "It becomes a queue, because it holds messages."
             if holds
-            else "It is dropped: it is empty.",
+            else "It is empty and is dropped.",
             row.path,
         )
         if holds:
@@ -255,24 +255,24 @@ class _CatalogueRepair:
         """Dead letters without their owner: it is made again, or they are dropped when empty."""
         has_owner = owner_path in self._paths
         holds = self._rows.contents.get(dead_id, 0)
-        sentence = f"{owner_path!r} is missing, and its dead-letter queue is there."
+        sentence = f"{owner_path!r} is missing, but its dead-letter queue exists."
         if has_owner:
             sentence = f"{owner_path!r} has two dead-letter queues."
         if dead_id - 1 in self._orphans and not has_owner:
             self._orphans.discard(dead_id - 1)
             entity = self._made(dead_id - 1, owner_path, dead_id)
-            repair = f"The {entity.description.kind} {entity.path!r} is made again with default "
+            repair = f"The {entity.description.kind} {entity.path!r} is created with default "
             repair += "properties and its messages."
         elif not holds:
             self._plan.dropped.add(dead_id)
-            repair = "It is dropped: it is empty."
+            repair = "It is empty and is dropped."
         elif has_owner:
             path = self._free_path(owner_path, dead_id)
             self._append(_Entity(dead_id, self._default(dead_id, KIND_QUEUE, path)))
-            repair = f"Its messages are found in the queue {path!r}."
+            repair = f"Its messages are in the queue {path!r}."
         else:
             entity = self._made(self._rows.take_id(), owner_path, dead_id)
-            repair = f"The {entity.description.kind} {entity.path!r} is made again."
+            repair = f"The {entity.description.kind} {entity.path!r} is created."
         self._say(FindingKind.DEAD_LETTER_MISSING, sentence, repair, owner_path)
 
     def _made(self, queue_id: int, path: str, dead_id: int) -> _Entity:
@@ -365,7 +365,7 @@ class _CatalogueRepair:
             self._plan.dropped.add(entity.queue_id)
             if entity.dead_id is not None:
                 self._plan.dropped.add(entity.dead_id)
-            repair = f"Number {entity.queue_id} is dropped: it is empty."
+            repair = f"Number {entity.queue_id} is empty and is dropped."
             self._say(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
             return []
         new_path = self._free_path(path, entity.queue_id)
@@ -414,13 +414,13 @@ class _CatalogueRepair:
                 kinds[topic_path] = KIND_TOPIC
                 description_of_topic = self._default(0, KIND_TOPIC, topic_path)
                 self._entities.append(_Entity(self._rows.take_id(), description_of_topic))
-                repair = "The topic is made again with default properties."
+                repair = "The topic is created with default properties."
             else:
                 path = f"recovered-{entity.queue_id}"
                 entity.description = QueueDescription(
                     path=path, requires_session=description.requires_session
                 )
-                repair = f"Its messages are found in the queue {path!r}: a {kind} has that path."
+                repair = f"Its messages are in the queue {path!r}: a {kind} has that path."
             self._say(FindingKind.TOPIC_MISSING, sentence, repair, entity.path)
 
     def _check_rules(self) -> None:
@@ -438,14 +438,14 @@ class _CatalogueRepair:
             if owner not in subscriptions:
                 self._drop_rule(row, FindingKind.SUBSCRIPTION_MISSING, "has no subscription")
             elif row.path in kept:
-                self._drop_rule(row, FindingKind.ENTITY_DUPLICATE, "is there twice")
+                self._drop_rule(row, FindingKind.ENTITY_DUPLICATE, "exists twice")
             else:
                 kept[row.path] = row
         self._rules = list(kept.values())
 
     def _drop_rule(self, row: EntityRow, kind: FindingKind, what: str) -> None:
         newest = (
-            "The newest one stays." if kind is FindingKind.ENTITY_DUPLICATE else "It is dropped."
+            "The newest one is kept." if kind is FindingKind.ENTITY_DUPLICATE else "It is dropped."
         )
         self._plan.dropped.add(row.queue_id)
         self._say(kind, f"The rule {row.path!r} {what}.", newest, row.path)
@@ -468,10 +468,10 @@ class _CatalogueRepair:
             for path in missing:
                 self._say(
                     FindingKind.FORWARD_TARGET_MISSING,
-                    f"The {description.kind} {entity.path!r} forwards to {path!r}, which is not "
-                    "there.",
+                    f"The {description.kind} {entity.path!r} forwards to {path!r}, which does not "
+                    "exist.",
                     # Another entity of that name is not the one that was meant (rule M14).
-                    "The forward ends; its messages stay.",
+                    "The forward is removed; the messages stay.",
                     entity.path,
                     Severity.WARNING,
                 )
@@ -481,9 +481,9 @@ class _CatalogueRepair:
             except TwinbusError:
                 self._say(
                     FindingKind.FORWARD_CIRCLE,
-                    f"The forwards of the {description.kind} {entity.path!r} lead in a circle, too "
-                    "far, or out of a queue with sessions.",
-                    "It forwards no more; its messages stay.",
+                    f"The forwards of the {description.kind} {entity.path!r} form a circle, are "
+                    "too many in a row, or start at a queue with sessions.",
+                    "Its forwards are removed; its messages stay.",
                     entity.path,
                 )
                 targets = targets_of(description)

@@ -110,7 +110,7 @@ def disk_failed() -> AmqpError:
     """What peers hear when the disk failed, then and ever after."""
     return AmqpError(
         Condition.INTERNAL_ERROR,
-        "The broker's disk failed and it stopped to be safe. Ask its operator.",
+        "The broker stopped because its disk failed. Contact the operator of the broker.",
     )
 
 
@@ -508,7 +508,7 @@ class Namespace:
         began_s = time.monotonic()
         if isinstance(error, ValueError):
             # Nothing was stored, and the disk is well.
-            logger.error("namespace %s: the store refused a change: %s", self.name, error)
+            logger.error("Namespace %s: the store refused a change: %s", self.name, error)
             parts = self._parts_of(transaction, error)
             self._parts[:0] = parts
             if parts or not transaction.queues:
@@ -615,7 +615,7 @@ class Namespace:
             return
         if not isinstance(error, StoreFull):
             self._fail(error)
-        logger.error("namespace %s could not store a change: %s", self.name, error)
+        logger.error("Namespace %s: a change could not be stored: %s", self.name, error)
         if transaction.planned is not None:
             transaction.planned.notify(error)
 
@@ -660,7 +660,7 @@ class Namespace:
         """Who hears of a commit has failed. The others hear of it all the same: a queue that does
         not would wait for its commit for ever."""
         self.offences.note_mistake(
-            "the end of a commit could not be told",
+            "the result of a commit could not be reported",
             error,
             self.now().monotonic_s,
             address="",
@@ -713,7 +713,7 @@ class Namespace:
                     done(result)
                 elif not queue.is_deleted:
                     # Of a deleted one, housekeeping may have taken half away: that is no damage.
-                    logger.critical("namespace %s cannot be read: %s", self.name, error)
+                    logger.critical("Namespace %s: the store cannot be read: %s", self.name, error)
                     self._fail(error)
                 if error is not None and lost is not None:
                     lost()
@@ -735,7 +735,7 @@ class Namespace:
         if queue is None or queue.description.kind != description.kind:
             # Somebody reset the namespace, or deleted it as soon as it was there.
             raise ConfigurationError(
-                f"The {description.kind} {description.path!r} was deleted meanwhile"
+                f"The {description.kind} {description.path!r} no longer exists"
             )
         return queue
 
@@ -866,7 +866,7 @@ class Namespace:
         try:
             await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)
         except TimeoutError:
-            logger.warning("namespace %s stops while changes wait for the disk", self.name)
+            logger.warning("Namespace %s: closing while changes wait for the disk", self.name)
         self._tell_the_rest()
         for peer in list(self.peers):
             peer.leave()

@@ -179,8 +179,8 @@ class _Purge:
 
     def _interrupted(self) -> PurgeInterrupted:
         return PurgeInterrupted(
-            f"the queue {self._queue.description.path!r} was deleted while it was emptied",
-            hint="If there is a new one of that name, purge it too",
+            f"The queue {self._queue.description.path!r} was deleted during the purge",
+            hint="Purge the new queue with this name, if there is one",
         )
 
     def _check_is_there(self) -> None:

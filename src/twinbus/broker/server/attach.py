@@ -42,8 +42,8 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
         if not peer.namespace.links.may_take(peer.links):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"The namespace has {peer.namespace.options.links_max} links, and your key its "
-                "share of them. Close some first.",
+                f"The link limit is reached: {peer.namespace.options.links_max} in the namespace, "
+                "of which each key has a share. Close some links.",
             )
         faults = peer.namespace.faults
         if not faults.has_no_faults and inject_attach(faults, end):
@@ -107,7 +107,7 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
         raise AmqpError(
             Condition.ENTITY_DISABLED,
             f"The {queue.description.kind} {queue.description.display_path!r} cannot be received "
-            f"from: it is {queue.description.status}.",
+            f"from: its status is {queue.description.status}.",
         )
     deletes = link.peer.snd_settle_mode == SETTLED
     if wanted is not None:
@@ -144,13 +144,13 @@ def _management_end(peer: ClientConnection, link: AnyLink, address: Address) -> 
 def _address(link: AnyLink) -> Address:
     terminus = link.peer.target if isinstance(link, ReceiverLink) else link.peer.source
     if isinstance(terminus, Coordinator):
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "Transactions are not offered.")
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Transactions are not supported.")
     if terminus is None or not terminus.address:
         raise AmqpError(
-            Condition.INVALID_FIELD, "The attach names no entity. Set the address of its terminus."
+            Condition.INVALID_FIELD, "The attach has no address. Set the address of its terminus."
         )
     if terminus.dynamic:
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "Dynamic nodes are not offered.")
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Dynamic nodes are not supported.")
     try:
         return parse_address(terminus.address)
     except InvalidEntityPath as error:
@@ -162,7 +162,7 @@ def _queue(peer: ClientConnection, address: Address) -> Queue:
     if queue is None:
         raise AmqpError(
             Condition.NOT_FOUND,
-            f"There is no queue {address.path!r} in the namespace {peer.namespace.name!r}. "
+            f"Entity {address.path!r} not found in namespace {peer.namespace.name!r}. "
             "Create it first.",
         )
     queue.accessed_at_ms = peer.now.wall_ms

@@ -66,8 +66,8 @@ class ConnectionAuthorization:
         if not self._grants.allows(path, claim, now_s=self._wall_s()):
             raise AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
-                f"The claim {claim.names()[0]} on {path!r} is missing or has expired. "
-                "Use a key whose rule has it.",
+                f"The {claim.names()[0]} claim on {path!r} is missing or has expired. "
+                "Use a key whose access rule has it.",
             )
 
     def may_listen(self, path: str) -> bool:
@@ -127,7 +127,7 @@ class ConnectionAuthorization:
                 continue
             error = AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
-                "The token has expired or its key was changed. Put a new token to $cbs.",
+                "The token has expired or its key was changed. Send a new token to $cbs.",
             )
             self._peer.detach(link, error)
         self._look_when_all_end()
@@ -158,10 +158,10 @@ class CbsNode:
     def handle(self, request: Request, answer: Callable[[Reply], None]) -> None:
         now = self._peer.namespace.now()
         if self._is_flood(now.monotonic_s):
-            answer(_reply(503, "Too many tokens from this connection. Wait a minute."))
+            answer(_reply(503, "Too many tokens on this connection. Wait one minute."))
             return
         if request.operation != "put-token" or not isinstance(request.body, str):
-            answer(_reply(400, "This is no token. Send operation put-token with a string."))
+            answer(_reply(400, "Not a token. Send the operation put-token with a string."))
             return
         try:
             _check_type(request.properties.get("type"))
@@ -188,7 +188,7 @@ class CbsNode:
 def _check_type(kind: object) -> None:
     if not isinstance(kind, str) or kind not in TOKEN_TYPES:
         raise AccessDenied(
-            "the type of the token is not known", hint="Use servicebus.windows.net:sastoken"
+            "The type of the token is not supported", hint="Use servicebus.windows.net:sastoken"
         )
 
 

@@ -186,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
         if self.line is not None and self.line.is_frozen:
             self._set_handshake_timer(self.limits.handshake_timeout_s)
             return
-        self._log_violation("a peer did not finish its handshake in time")
+        self._log_violation("a client did not finish its handshake in time")
         if self.connection.phase is ConnectionState.RUNNING:
             self.cut(_no_token_in_time(had_one=self._had_grants))
         elif self._transport is not None:
@@ -201,7 +201,7 @@ class ClientConnection(asyncio.Protocol):
                 self.cut(
                     AmqpError(
                         Condition.UNAUTHORIZED_ACCESS,
-                        "Too much was sent before a token. Put a token to $cbs first.",
+                        "Too many bytes were sent before a token. Send a token to $cbs first.",
                     )
                 )
                 return
@@ -231,7 +231,7 @@ class ClientConnection(asyncio.Protocol):
                 address=self.address,
                 is_stranger=not self._is_authenticated,
             )
-            sentence = "The broker could not handle this frame. Its log says why."
+            sentence = "The broker could not handle this frame. See the log of the broker."
             self.cut(AmqpError(Condition.INTERNAL_ERROR, sentence))
             return
         self._input.turn_ended(is_done=is_done)
@@ -243,12 +243,12 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def _has_no_room_left(self) -> None:
-        self._log_violation("a peer began more than it ended")
+        self._log_violation("a client has too many unfinished frames and deliveries")
         self.cut(
             AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                "Too many bytes of unfinished frames and deliveries of your key are held. "
-                "Finish what you begin.",
+                "Too many bytes of unfinished frames and deliveries are held for your key. "
+                "Finish them first.",
             )
         )
 
@@ -685,9 +685,9 @@ class ClientConnection(asyncio.Protocol):
             self.cut(
                 AmqpError(
                     Condition.RESOURCE_LIMIT_EXCEEDED,
-                    f"The namespace has {self.namespace.options.connections_max} connections, "
-                    "which is as many as it may have, and your key its share of them. "
-                    "Close others first.",
+                    "The connection limit is reached: "
+                    f"{self.namespace.options.connections_max} in the namespace, of which each "
+                    "key has a share. Close other connections.",
                 )
             )
             return False
@@ -787,7 +787,9 @@ def _no_token_in_time(*, had_one: bool) -> AmqpError:
     if had_one:
         return AmqpError(
             Condition.CONNECTION_FORCED,
-            "The last token has ended or lost its rule, and no other came in time. "
+            "The last token expired or lost its access rule, and no other was sent in time. "
             "Connect again with a new token.",
         )
-    return AmqpError(Condition.UNAUTHORIZED_ACCESS, "No token came in time. Put a token to $cbs.")
+    return AmqpError(
+        Condition.UNAUTHORIZED_ACCESS, "No token was sent in time. Send a token to $cbs."
+    )

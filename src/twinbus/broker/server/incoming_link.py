@@ -106,7 +106,7 @@ class IncomingLink:
         if len(self._waiting) >= UNACKNOWLEDGED_MAX:
             raise AmqpError(
                 Condition.LINK_TRANSFER_LIMIT_EXCEEDED,
-                f"{UNACKNOWLEDGED_MAX} deliveries wait for their acknowledgement already.",
+                f"The limit of {UNACKNOWLEDGED_MAX} unacknowledged deliveries is reached.",
             )
         try:
             self._take(event)
@@ -217,8 +217,8 @@ class IncomingLink:
         if description.status is not EntityStatus.ACTIVE and not description.status.can_send:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
-                f"The {description.kind} {description.display_path!r} takes no messages: it is "
-                f"{description.status}.",
+                f"The {description.kind} {description.display_path!r} does not accept messages: "
+                f"its status is {description.status}.",
             )
         if self.queue.is_deleted:
             raise AmqpError(
@@ -236,9 +236,8 @@ class IncomingLink:
         if not queue.has_room_for(taken.byte_count):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"The {description.kind} {description.display_path!r} is full: "
-                f"{description.max_size_mb} MB are its quota. Receive from it, or raise "
-                "max_size_mb.",
+                f"The {description.kind} {description.display_path!r} is full: its quota is "
+                f"{description.max_size_mb} MB. Receive messages, or raise max_size_mb.",
             )
         if not namespace.faults.has_no_faults and inject_send(
             namespace.faults, self, event, taken, now

@@ -83,7 +83,7 @@ def check_property_sizes(payload: bytes, sections: MessageSections, limits: Amqp
     if sum(end - start for start, end in spans) > PROPERTIES_BYTES_MAX:
         raise AmqpError(
             Condition.ARGUMENT_OUT_OF_RANGE,
-            f"The properties of the message take more than {PROPERTIES_BYTES_MAX} bytes. "
+            f"The properties of the message have more than {PROPERTIES_BYTES_MAX} bytes. "
             "Put large values into the body.",
         )
     if sections.properties is not None and _is_long(sections.properties):
@@ -196,7 +196,7 @@ class Ingestion:
         else:
             raise AmqpError(
                 Condition.NOT_IMPLEMENTED,
-                f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
+                f"Unknown message format: 0x{message_format:08x}. Use 0 or 0x{FORMAT_BATCH:08x}.",
             )
         self._payload = payload
         self._spans = iter(spans)
@@ -349,14 +349,14 @@ def _read_facts(
         if description.requires_session and facts.session_id is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                f"The queue {description.display_path!r} has sessions, and the message names none. "
-                "Set its session id (the property group-id).",
+                f"The queue {description.display_path!r} requires sessions, and the message has no "
+                "session id. Set the property group-id.",
             )
         if description.enable_partitioning and not keys_agree(facts):
             raise AmqpError(
                 Condition.NOT_ALLOWED,
                 "The session id and the partition key of the message differ. Make them equal, or "
-                "leave one of them out.",
+                "remove one of them.",
             )
 
 
@@ -398,8 +398,8 @@ def is_ping(payload: bytes, sections: MessageSections) -> bool:
         return True
     raise AmqpError(
         Condition.ARGUMENT_ERROR,
-        f"The content type {PING_CONTENT_TYPE} is kept for pings, which have an empty body and "
-        "live for one second. Choose another content type.",
+        f"The content type {PING_CONTENT_TYPE} is reserved for pings, which have an empty body "
+        "and a time to live of at most one second. Use another content type.",
     )
 
 
@@ -512,5 +512,5 @@ def _set_expiry(record: Record, ttl_ms: int | None, start_ms: int) -> None:
 def _too_large(size: int, size_max: int) -> AmqpError:
     return AmqpError(
         Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-        f"The message has {size} bytes; this queue takes {size_max}. Send a smaller body.",
+        f"The message has {size} bytes; the limit is {size_max}. Send a smaller body.",
     )

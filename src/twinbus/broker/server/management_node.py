@@ -144,13 +144,13 @@ class ManagementNode:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if request.is_too_long:
                 raise bad_request(
-                    f"it has too many values; {ITEMS_PER_REQUEST_MAX} messages, lock tokens or "
-                    "sequence numbers are the most for one. Send several requests"
+                    f"it must have at most {ITEMS_PER_REQUEST_MAX} messages, lock tokens or "
+                    "sequence numbers. Send several requests"
                 )
             if not isinstance(request.body, dict):
                 raise bad_request("the body must be a map")
             if request.size > REQUEST_BYTES_MAX and request.operation not in _WITH_CONTENT:
-                raise bad_request(f"the request may have {REQUEST_BYTES_MAX} bytes")
+                raise bad_request(f"it must have at most {REQUEST_BYTES_MAX} bytes")
             self._count(request.operation)
             body = {str(key): value for key, value in request.body.items()}
             peer, work = self._peer, partial(_tried, operation, body)
@@ -173,7 +173,7 @@ class ManagementNode:
         else:
             raise AmqpError(
                 Condition.NOT_IMPLEMENTED,
-                f"The management operation {name[:80]!a} is not offered. Check its name.",
+                f"The management operation {name[:80]!a} is not supported. Check its name.",
             )
         return claim, partial(self._in_turn, operation) if name in _LOOKED_UP else operation
 
@@ -296,7 +296,7 @@ class ManagementNode:
     def _receive(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
         if len(set(seqs)) != len(seqs):
-            raise bad_request("a sequence number must not stand twice")
+            raise bad_request("each sequence number must occur only once")
         deletes = body.get("receiver-settle-mode") == 0
         queue = self._queue
         lock = None if queue.sessions is None else self._sessions.held(body)
@@ -393,9 +393,13 @@ class ManagementNode:
     def _schedule(self, body: dict[str, Any], answer: Answer) -> None:
         queue = self._queue
         if queue.is_dead_letter_queue or not queue.description.takes_messages:
-            raise bad_request("messages can be sent to a queue or a topic only")
+            raise bad_request("messages can only be sent to a queue or a topic")
         if not queue.description.status.can_send:
-            raise AmqpError(Condition.ENTITY_DISABLED, "The queue takes no messages.")
+            raise AmqpError(
+                Condition.ENTITY_DISABLED,
+                f"The {queue.description.kind} {queue.description.display_path!r} does not accept "
+                f"messages: its status is {queue.description.status}.",
+            )
         self._go_on(self._ingest(_items(body, "messages"), answer), answer, self._peer.turn_ends_s)
 
     def _go_on(self, steps: Iterator[None], answer: Answer, stop_s: float) -> bool:
@@ -418,7 +422,7 @@ class ManagementNode:
         for entry in entries:
             payload = entry.get("message") if isinstance(entry, dict) else None
             if not isinstance(payload, bytes):
-                raise bad_request("each of the messages must be a map with a binary message")
+                raise bad_request("each entry of messages must be a map with a binary message")
             description = queue.description
             limits = self._peer.limits
             ingestion = Ingestion(payload, FORMAT_MESSAGE, description, limits, now, plain)
@@ -442,7 +446,10 @@ class ManagementNode:
         holder = self._peer.pending
         namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s, shares, holder)
         if not queue.has_room_for(size):
-            raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"The {queue.description.kind} {queue.description.display_path!r} is full.",
+            )
         units = units_of([len(message.record) for message in messages])
         self._tally(Operation.SEND).took_in(1, len(messages), units, size)
         load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
@@ -511,7 +518,7 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
         raise bad_request(f"{key} must be a list with at least one entry")
     if len(items) > ITEMS_PER_REQUEST_MAX:
         raise bad_request(
-            f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}. "
+            f"{key} must have at most {ITEMS_PER_REQUEST_MAX} entries, got {len(items)}. "
             "Send several requests"
         )
     return items
@@ -520,12 +527,12 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
 def _tokens(body: dict[str, Any]) -> list[bytes]:
     tokens = _items(body, "lock-tokens")
     if not all(isinstance(token, UUID) for token in tokens):
-        raise bad_request("lock-tokens must hold uuids")
+        raise bad_request("lock-tokens must contain only UUIDs")
     # As bytes: the hashes of UUIDs can be chosen so that all collide.
     as_bytes = [token.bytes_le for token in tokens]
     if len(set(as_bytes)) != len(as_bytes):
         # The second one would find its lock gone, after the first had settled the message.
-        raise bad_request("a lock token must not stand twice")
+        raise bad_request("each lock token must occur only once")
     return as_bytes
 
 
@@ -562,14 +569,14 @@ def _outcome(body: dict[str, Any], queue: Queue) -> SettlementOutcome:
 def _lock_lost() -> AmqpError:
     return AmqpError(
         Condition.MESSAGE_LOCK_LOST,
-        "The lock is lost: it ran out, or the message was settled. Receive the message again.",
+        "The lock is lost: it expired, or the message was settled. Receive the message again.",
     )
 
 
 def _too_much() -> AmqpError:
     return AmqpError(
         Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-        "These messages are too much for one reply. Ask for fewer at once.",
+        "These messages are too large for one reply. Request fewer messages.",
     )
 
 
@@ -577,5 +584,5 @@ def _not_found(seqs: list[int]) -> AmqpError:
     shown = ", ".join(str(seq) for seq in seqs[:5])
     return AmqpError(
         Condition.MESSAGE_NOT_FOUND,
-        f"No such message is waiting under sequence number {shown}. Peek to see which ones are.",
+        f"Message not found for sequence number {shown}. Peek to list the messages.",
     )

@@ -209,8 +209,8 @@ class OutgoingLink:
         if not self.queue.description.status.can_receive:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
-                f"The queue {self.queue.description.display_path!r} cannot be received from: it "
-                f"is {self.queue.description.status}.",
+                f"The queue {self.queue.description.display_path!r} cannot be received from: its "
+                f"status is {self.queue.description.status}.",
             )
         self.queue.credit_available(self.consumer)
         self._peer.namespace.touch(self.queue)

@@ -188,12 +188,12 @@ class RequestLink:
         if end is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                f"No link is open to take the reply from {self.path!r}. Attach one first.",
+                f"No link is attached for replies from {self.path!r}. Attach one first.",
             )
         if end.is_full:
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"Too many replies from {self.path!r} wait for credit. Grant some first.",
+                f"Too many replies from {self.path!r} wait for credit. Grant credit first.",
             )
         self._peer.began_asking()
 
@@ -278,4 +278,4 @@ class ReplyAck:
 
 
 def bad_request(reason: str) -> AmqpError:
-    return AmqpError(Condition.ARGUMENT_ERROR, f"The request is wrong: {reason}.")
+    return AmqpError(Condition.ARGUMENT_ERROR, f"Invalid request: {reason}.")

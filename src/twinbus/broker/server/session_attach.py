@@ -55,7 +55,7 @@ def session_wanted(link: SenderLink, queue: Queue) -> SessionRequest | None:
     if filters.keys() - {FILTER}:
         raise AmqpError(
             Condition.NOT_IMPLEMENTED,
-            "Filters on a link are not offered, except for a session. Leave them out.",
+            "Filters on a link are not supported, except the session filter. Remove them.",
         )
     path = queue.description.display_path
     if queue.sessions is None:
@@ -68,7 +68,7 @@ def session_wanted(link: SenderLink, queue: Queue) -> SessionRequest | None:
     if not filters:
         raise AmqpError(
             Condition.NOT_ALLOWED,
-            f"The queue {path!r} has sessions. Receive from one, or from the next available.",
+            f"The queue {path!r} requires sessions. Receive from one, or from the next available.",
         )
     return SessionRequest(_checked_name(filters[FILTER]), _wait_s(link))
 
@@ -190,7 +190,7 @@ class PendingSessionLink:
             AmqpError(
                 Condition.TIMEOUT,
                 f"No session of {self.queue.description.display_path!r} had messages in time. "
-                "Ask again.",
+                "Try again.",
             )
         )
 
@@ -219,5 +219,5 @@ def _ticks(wall_ms: int) -> int:
 def _held_by_another(session: str) -> AmqpError:
     return AmqpError(
         Condition.SESSION_CANNOT_BE_LOCKED,
-        f"The session {session!a:.140} is held by another receiver. Wait until it is let go.",
+        f"The session {session!a:.140} is held by another receiver. Wait until it is released.",
     )

@@ -45,7 +45,8 @@ _STRING_ARRAY = 0xB1
 def session_lock_lost() -> AmqpError:
     return AmqpError(
         Condition.SESSION_LOCK_LOST,
-        "The lock on the session is lost: it ran out, or was never held here. Accept it again.",
+        "The lock on the session is lost: it expired, or this connection never had it. Accept the "
+        "session again.",
     )
 
 
@@ -78,7 +79,7 @@ class SessionOperations:
         if self._queue.sessions is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                f"{self._queue.description.display_path!r} has no sessions here. "
+                f"{self._queue.description.display_path!r} has no sessions. "
                 "Use an entity that requires sessions.",
             )
         return self._queue.sessions
@@ -130,12 +131,12 @@ class SessionOperations:
     def _set_state(self, body: dict[str, Any], answer: Answer) -> None:
         lock, state = self.held(body), body.get("session-state")
         if state is not None and not isinstance(state, bytes):
-            raise bad_request("session-state must be binary, or null to forget it")
+            raise bad_request("session-state must be binary, or null to delete it")
         if state is not None and len(state) > STATE_BYTES_MAX:
             raise AmqpError(
                 Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-                f"The state of a session may have {STATE_BYTES_MAX} bytes, not {len(state)}. "
-                "Keep less in it.",
+                f"The state of a session must have at most {STATE_BYTES_MAX} bytes, got "
+                f"{len(state)}. Store less in it.",
             )
         namespace = self._peer.namespace
         now_s, holder = namespace.now().monotonic_s, self._peer.pending
@@ -227,5 +228,5 @@ def _page(names: list[str], skip: int) -> Reply:
 def _count(body: dict[str, Any], key: str) -> int:
     value = body.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
-        raise bad_request(f"{key} must be a whole number from 0 on")
+        raise bad_request(f"{key} must be a whole number, 0 or more")
     return int(value)

@@ -55,7 +55,7 @@ _LOCK_LOST = encode_state(
     Rejected(
         Error(
             Condition.MESSAGE_LOCK_LOST,
-            "The lock is lost: it ran out, or the message was settled. Receive it again.",
+            "The lock is lost: it expired, or the message was settled. Receive it again.",
         )
     )
 )
@@ -63,7 +63,7 @@ _BARRED = encode_state(
     Rejected(
         Error(
             Condition.UNAUTHORIZED_ACCESS,
-            "The claim Listen is missing or has expired. Put a new token to $cbs.",
+            "The Listen claim is missing or has expired. Send a new token to $cbs.",
         )
     )
 )

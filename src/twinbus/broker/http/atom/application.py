@@ -92,7 +92,7 @@ def namespace_application(namespace: RunningNamespace) -> ASGIApp:
 
 async def answer_for_any(request: Request, namespaces: Collection[RunningNamespace]) -> Response:
     """What that one of several namespaces says whose keys made the request's token."""
-    refusal: TwinbusError = AccessDenied("no namespace is served here", hint="Start one first")
+    refusal: TwinbusError = AccessDenied("No namespace is running", hint="Start a namespace")
     for namespace in namespaces:
         try:
             grant_of(request, namespace.access)
@@ -118,13 +118,13 @@ async def answer(request: Request, namespace: RunningNamespace) -> Response:
         raise  # Whoever serves HTTP knows what that is.
     except Exception as error:
         namespace.access.offences.note_mistake(
-            "the administration failed at a request",
+            "an administration request failed",
             error,
             namespace.access.now().monotonic_s,
             address=request.client.host if request.client else "",
             is_stranger=not _is_known(request),
         )
-        return _refusal(500, "The broker failed at this request. Its log says why.")
+        return _refusal(500, "The broker could not handle this request. See its log.")
     return Response(body, status, HEADERS, media_type=MEDIA_TYPE)
 
 
@@ -133,9 +133,7 @@ async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
     grant = grant_of(request, namespace.access)
     target = parse_target(request.scope["path"])
     if not may_manage(grant, target.segments):
-        raise AccessDenied(
-            "the claim Manage is missing for this", hint="Use a key whose rule has it"
-        )
+        raise AccessDenied("The Manage claim is missing", hint="Use a key whose access rule has it")
     _count(namespace, target)
     call = Call(request, namespace, target, version_of(request), grant)
     return await _handler(target, request.method)(call)
@@ -159,7 +157,7 @@ def _handler(target: RequestTarget, method: str) -> Handler:
     handler = HANDLERS.get((target.kind, method))
     if handler is None:
         known = [verb for kind, verb in HANDLERS if kind == target.kind]
-        raise HttpError(405, f"This can be asked for with {', '.join(known) or 'nothing'} only.")
+        raise HttpError(405, f"This path supports only {', '.join(known) or 'no method'}.")
     return handler
 
 

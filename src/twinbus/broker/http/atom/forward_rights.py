@@ -46,7 +46,7 @@ def check_forwards(
             continue
         if not (_may_send(caller, target) or _is_proven(request, namespace, header, target)):
             raise AccessDenied(
-                f"{name} needs the claim Send on {target!r}",
+                f"The property {name} requires the Send claim on {target!r}",
                 hint=f"Send a token for it in the header {header}, or use a key that covers both",
             )
 

@@ -86,7 +86,7 @@ def find(call: Call, path: str) -> Queue | None:
 
 
 def missing(what: str, path: str) -> HttpError:
-    return HttpError(404, f"There is no {what} {path[:260]!a} here. Create it first.")
+    return HttpError(404, f"{what.capitalize()} {path[:260]!a} not found. Create it first.")
 
 
 async def create(
@@ -97,7 +97,7 @@ async def create(
     values = shape.read(described, call.audience, None)
     description = kind.from_dict({**values, "path": path})
     found = find(call, path)
-    call.check_is_missing(found, f"name {path[:260]!a}")
+    call.check_is_missing(found, f"Entity {path[:260]!a}")
     call.check_forwards(None, description)
     return call.one(
         entry_of(call, await call.namespace.access.create_queue(description, rules)), 201
@@ -248,7 +248,7 @@ async def put_rule(call: Call) -> Answer:
     if call.is_update:
         _rule(call)
         return call.one(_entry(call, await call.namespace.update_rule(topic, name, rule)))
-    call.check_is_missing(_find_rule(call), f"rule {rule.name!a}")
+    call.check_is_missing(_find_rule(call), f"Rule {rule.name!a}")
     return call.one(_entry(call, await call.namespace.create_rule(topic, name, rule)), 201)
 
 

@@ -91,7 +91,7 @@ def _reserved(first: str, rest: list[str]) -> RequestTarget:
             return RequestTarget("queues")
         if rest[0].lower() == "topics":
             return RequestTarget("topics")
-    raise HttpError(404, "There is nothing here under that path. Check its spelling.")
+    raise HttpError(404, "No resource has this path. Check its spelling.")
 
 
 def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
@@ -104,7 +104,7 @@ def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
             return RequestTarget("rules", topic, subscription)
         case [subscription, word, rule] if word.lower() == "rules":
             return RequestTarget("rule", topic, subscription, rule)
-    raise HttpError(404, "There is nothing here under that path. Check its spelling.")
+    raise HttpError(404, "No resource has this path. Check its spelling.")
 
 
 Item = TypeVar("Item")
@@ -151,7 +151,7 @@ class Call:
         """Whether the entity must exist already; raises when the condition cannot be kept."""
         if_match = self.request.headers.get("if-match")
         if if_match is not None and if_match.strip() != "*":
-            raise HttpError(412, "Entities carry no version here. Send If-Match: * to change one.")
+            raise HttpError(412, "Entities have no version. Send If-Match: * to change one.")
         return if_match is not None
 
     def check_is_missing(self, entity: object | None, what: str) -> None:
@@ -159,10 +159,8 @@ class Call:
         if entity is None:
             return
         if self.request.headers.get("if-none-match", "").strip() == "*":
-            raise HttpError(
-                412, f"The {what} exists already. Leave If-None-Match out to be told 409."
-            )
-        raise HttpError(409, f"The {what} exists already. Send If-Match: * to change it.")
+            raise HttpError(412, f"The condition If-None-Match: * failed. {what} already exists.")
+        raise HttpError(409, f"{what} already exists. Send If-Match: * to change it.")
 
     def href(self, path: str) -> str:
         """The URL of something in the namespace, under the name that the caller uses."""

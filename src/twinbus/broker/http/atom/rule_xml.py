@@ -68,7 +68,7 @@ def read_values(parent: Element) -> dict[str, PropertyValue]:
             raise HttpError(400, f"A {PAIR} must have one Key and one Value.")
         name = text_of(found["Key"])
         if name in values:
-            raise HttpError(400, f"The value {name[:60]!a} is there twice. Say it once.")
+            raise HttpError(400, f"The value {name[:60]!a} occurs more than once. Send it once.")
         values[name] = _read_value(found["Value"], name)
     return values
 
@@ -90,7 +90,7 @@ def _read_value(value: Element, name: str) -> PropertyValue:
         raise
     except (ArithmeticError, ValueError):
         raise HttpError(
-            400, f"The value {name[:60]!a} is no {kind}. Check how it is written."
+            400, f"The value {name[:60]!a} is not a valid {kind}. Check its spelling."
         ) from None
 
 
@@ -183,7 +183,7 @@ def read_rule(parent: Element, name: str | None = None) -> RuleDescription:
     found = children(parent, _RULE_ELEMENTS)
     said = text_of(found["Name"]).strip() if "Name" in found else ""
     if name is not None and said and said.lower() != name.lower():
-        raise HttpError(400, "The rule's Name must be the one in the path of the request.")
+        raise HttpError(400, "The Name of the rule must equal the name in the path.")
     if "Filter" not in found:
         raise HttpError(400, "A rule must have a Filter. Use a TrueFilter for every message.")
     action = found.get("Action")

@@ -118,9 +118,7 @@ class _BoundedBuilder(TreeBuilder):
         if self._count > ELEMENTS_MAX:
             raise HttpError(400, f"The XML must have at most {ELEMENTS_MAX} elements.")
         if self._depth > DEPTH_MAX:
-            raise HttpError(
-                400, f"The XML is nested deeper than the {DEPTH_MAX} levels it may have."
-            )
+            raise HttpError(400, f"The XML must have at most {DEPTH_MAX} levels.")
         return super().start(tag, attributes)
 
     def end(self, tag: str, /) -> Element:
@@ -139,11 +137,13 @@ def description_in(body: bytes, kinds: Collection[str]) -> Element:
         if name == "content" and content is None:
             content = child
         elif name not in _ENTRY_EXTRAS:
-            raise HttpError(400, f"The entry has {_shown(name)} twice or must not have it at all.")
+            raise HttpError(
+                400, f"The element {_shown(name)} occurs more than once or is not allowed here."
+            )
     if content is None or len(content) != 1:
-        raise HttpError(400, "The entry must have one content with one description in it.")
+        raise HttpError(400, "The entry must have one content element with one description.")
     if local_name(content[0]) not in kinds:
-        raise HttpError(400, f"The content must be a {' or a '.join(sorted(kinds))} here.")
+        raise HttpError(400, f"The content must be a {' or a '.join(sorted(kinds))}.")
     return content[0]
 
 
@@ -154,9 +154,13 @@ def children(element: Element, known: Collection[str]) -> dict[str, Element]:
     for child in element:
         name = local_name(child)
         if name not in known:
-            raise HttpError(400, f"A {parent} has no {_shown(name)}. Check its spelling.")
+            raise HttpError(
+                400, f"The element {_shown(name)} is not allowed in {parent}. Check its spelling."
+            )
         if name in found:
-            raise HttpError(400, f"The {parent} has {name} twice. Say it once.")
+            raise HttpError(
+                400, f"The element {name} occurs more than once in {parent}. Send it once."
+            )
         found[name] = child
     return found
 
@@ -165,7 +169,7 @@ def items(element: Element, name: str) -> Iterator[Element]:
     """The children of a list, which all have the one name."""
     for child in element:
         if local_name(child) != name:
-            raise HttpError(400, f"{local_name(element)} must hold {name} elements only.")
+            raise HttpError(400, f"{local_name(element)} must contain only {name} elements.")
         yield child
 
 
@@ -180,7 +184,7 @@ def local_name(element: Element, namespace: str = SERVICE_BUS) -> str:
 def text_of(element: Element) -> str:
     """The text of an element that has nothing else."""
     if len(element):
-        raise HttpError(400, f"The element {_shown(local_name(element))} must hold text only.")
+        raise HttpError(400, f"The element {_shown(local_name(element))} must contain only text.")
     return element.text or ""
 
 
@@ -232,8 +236,8 @@ def duration_us(text: str, name: str) -> int:
     total_us = parse_duration_us(text)
     if total_us is None:
         raise ConfigurationError(
-            f"{name} is not a duration: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
-            hint="Write days, hours, minutes and seconds as in P1DT2H30M or PT30S",
+            f"{name} must be an ISO 8601 duration, got {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            hint="Use days, hours, minutes and seconds, for example P1DT2H30M or PT30S",
         )
     return total_us
 
@@ -243,9 +247,7 @@ def duration_ms(text: str, name: str) -> int:
     total_ms = duration_us(text, name) // 1_000
     # The stock client rounds the longest duration up by less than a millisecond.
     if total_ms > DURATION_MS_MAX + 1:
-        raise ConfigurationError(
-            f"{name} is longer than any duration may be", hint=f"Use {NEVER} for 'never'"
-        )
+        raise ConfigurationError(f"{name} must be at most {NEVER}", hint=f"Use {NEVER} for 'never'")
     return min(total_ms, DURATION_MS_MAX)
 
 
@@ -275,7 +277,7 @@ def time_text(wall_ms: int) -> str:
 def whole_number(text: str, name: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ConfigurationError(
-            f"{name} is not a whole number: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            f"{name} must be a whole number, got {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
             hint="Use digits only",
         )
     return int(text)
@@ -285,8 +287,8 @@ def flag(text: str, name: str) -> bool:
     value = _FLAGS.get(text.lower())
     if value is None:
         raise ConfigurationError(
-            f"{name} is neither true nor false: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
-            hint="Write true or false",
+            f"{name} must be true or false, got {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            hint="Use true or false",
         )
     return value
 

@@ -266,4 +266,4 @@ def test_case_179_too_few_descriptors_are_shared_out_and_said(tmp_path: Path) ->
 
     assert told["connections_max"] + 2 * told["strangers_max"] < 400
     assert "Raise the limit with `ulimit -Hn`" in log
-    assert "no descriptor is left" not in log
+    assert "no file descriptor is left" not in log

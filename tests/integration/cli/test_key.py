@@ -103,7 +103,7 @@ def test_a_rule_of_the_namespace_is_made_and_deleted(
     clerk.refused("queue", "create", "another")
     assert {"name": "clerk", "rights": ["Send", "Listen"]} in typed_there.json("key", "list")
     assert "exists already" in typed_there.refused(*create, "--save", str(saved))
-    assert "exists already" in typed_there.refused(*create, "--show-keys")
+    assert "'clerk'" in typed_there.refused(*create, "--show-keys")
 
     assert "--yes" in typed_there.refused("key", "delete", "clerk")
     assert typed_there.json("key", "delete", "clerk", "--dry-run")["would_delete"]

@@ -543,7 +543,7 @@ def test_without_a_descriptor_left_a_door_rests_and_goes_on(
                 writer.write(PROTOCOL_SASL)
                 assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
             assert time.monotonic() - began >= 0.5
-        assert caplog.text.count("no descriptor is left") == 3
+        assert caplog.text.count("no file descriptor is left") == 3
 
     tell(story)
 

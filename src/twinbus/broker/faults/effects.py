@@ -1,11 +1,10 @@
-"""What happens when a fault begins and ends, and the report of a crash.
+"""What happens when a fault begins, fires at its rate, or ends; the diagnostics of a crash.
 
-A subsystem goes down (rule F4): what is lost with it, and the file that says how it was.
+When a subsystem goes down (rule F4) its locks and links are lost, and a diagnostics file records
+its state.
 
-What happens at the moment when a fault begins, strikes by itself, or ends.
-
-Rule 1: what was acknowledged stays; what was under way is never answered.
-Rule 2: the file holds names and numbers, never a message, a key or a token.
+Rule 1: acknowledged messages stay; operations in progress are never answered.
+Rule 2: the diagnostics file contains names and numbers, never a message, a key or a token.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("twinbus.broker")
 
 DIAGNOSTICS: Final = "diagnostics"
-# Enough for a day of tests; the oldest go first.
+# Enough for a day of tests; the oldest files are deleted first.
 DIAGNOSTICS_FILES_MAX: Final = 50
 
 
 def covered_queues(namespace: Namespace, active: ActiveFault) -> list[Queue]:
-    """The machines, dead-letter queues included, that a fault concerns."""
+    """The queues, dead-letter queues included, that a fault concerns."""
     subsystems = namespace.faults.subsystems
     return [
         queue
@@ -47,7 +46,7 @@ def covered_queues(namespace: Namespace, active: ActiveFault) -> list[Queue]:
 
 
 def lose_locks(namespace: Namespace, queues: list[Queue]) -> int:
-    """Every message and session lock ends now; how many messages were held."""
+    """End every message and session lock now; returns how many messages were locked."""
     lost = 0
     for queue in queues:
         lost += locks.lose_locks(queue)
@@ -56,7 +55,7 @@ def lose_locks(namespace: Namespace, queues: list[Queue]) -> int:
 
 
 def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
-    """How the subsystem was found: counts, locks and links, by entity."""
+    """The state of the subsystem: counts, locks and links, by entity."""
     links: dict[str, dict[str, int]] = {}
     for peer in namespace.peers:
         for _link, end in peer.links_and_ends():
@@ -89,17 +88,17 @@ def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
 
 
 def file_for(namespace: Namespace, active: ActiveFault) -> Path:
-    """Where the diagnostics go: beside the data, or into a directory for the occasion."""
+    """The path of the diagnostics file: in the data directory, or in a temporary one."""
     data = namespace.options.data_directory
     base = Path(tempfile.mkdtemp(prefix="twinbus-")) if data is None else data
-    # An id is anything that people type; a file name is not.
+    # An id may contain characters that a file name must not contain.
     safe_id = "".join(each if each.isalnum() or each in "-_" else "_" for each in active.id)
     name = f"{namespace.name}-{namespace.now().wall_ms}-{safe_id}.json"
     return base / DIAGNOSTICS / name
 
 
 def write(path: Path, told: dict[str, Any]) -> None:
-    """Runs on the writer's thread. Trouble here must not become trouble with messages."""
+    """Runs on the writer's thread. An error here must not become an error of a commit."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
@@ -117,7 +116,7 @@ def _age(path: Path) -> float:
 
 
 class FaultEffects:
-    """Acts on one namespace."""
+    """The effects of faults on one namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -141,7 +140,7 @@ class FaultEffects:
             self._wake(active)
 
     def tick(self, active: ActiveFault) -> None:
-        """Once, or again because the fault has a rate."""
+        """Fire once, or again because the fault has a rate."""
         if active.fault.kind == "lock-loss":
             queues = covered_queues(self._namespace, active)
             active.hit_count += lose_locks(self._namespace, queues)
@@ -149,7 +148,7 @@ class FaultEffects:
             self._detach(active, failure(active), None)
 
     def _wake(self, active: ActiveFault) -> None:
-        """What was held back is looked at again."""
+        """Serve the queues again that the fault held back."""
         for queue in covered_queues(self._namespace, active):
             self._namespace.touch(queue)
 

@@ -1,19 +1,17 @@
 """Fault and Scope: one failure as a checked value, and the table of kinds.
 
-Every kind of fault: what it does, which options it has, and their usual values.
-
-This table is the whole list. The command line, the HTTP side, the documentation and the checks
-in fault.py read it; a test holds it and docs/BROKER.md together.
-
-A failure that can be switched on, as a value: what, where, when and how likely.
-
-Rule 1: a fault is checked when it is built. An option that its kind does not have is refused,
-        never ignored, so that a test does not pass because of a slip.
-Rule 2: JSON both ways, nothing lost: ``Fault.from_json(fault.to_json()) == fault``.
-Rule 3: chance comes from the seed alone; the same seed and the same requests fail alike.
     Fault("cannot-send", Scope(entity="orders"), lasts_s=30)
     Fault("throttle", Scope(entity="orders", partition=3))
     Fault("cannot-contact", how="black-hole", plane="data")
+
+A fault says what fails, where, when and with which probability. ``KINDS`` is the whole list of
+kinds with their options and defaults: the command line, the administration API and the checks
+below read it, and a test compares it with docs/BROKER.md.
+
+Rule 1: a fault is checked when it is built. An option that its kind does not have is refused,
+        never ignored, so that a test does not pass because of a misspelt option.
+Rule 2: JSON in both directions without loss: ``Fault.from_json(fault.to_json()) == fault``.
+Rule 3: random choices depend on the seed only; the same seed and the same requests fail alike.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from twinbus.broker.engine.stored_message import PARTITION_COUNT
 from twinbus.common.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
-# The longest that a dependency's trouble hides a message (rule F3).
+# The longest time for which a failing dependency hides a message (rule F3).
 DELAY_S_MAX: Final = 900.0
 _DAY_S: Final = 86_400.0
 
-# What every kind has.
+# Options that every kind has.
 COMMON_OPTIONS: Final[Mapping[str, Any]] = {
     "id": None,
     "seed": None,
@@ -47,7 +45,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "latency_ms": (0, 600_000),
     "jitter_ms": (0, 600_000),
     "bytes_per_s": (1, 1e9),
-    # One a day at the slowest, and no more than a board can carry out.
+    # At least one a day, and no more than a registry can carry out.
     "rate_per_s": (1 / _DAY_S, 1e6),
     "delay_s": (0, DELAY_S_MAX),
     "jitter_s": (0, DELAY_S_MAX),
@@ -60,14 +58,14 @@ WHOLE_NUMBERS: Final = frozenset({"seed", "http_status"})
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault. A tuple of texts is a choice, with the usual one in front."""
+    """One kind of fault. A tuple of strings is a choice whose first value is the default."""
 
     summary: str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_namespace_wide: bool = False
     needs_subsystem: bool = False
     is_moment: bool = False
-    """It happens once, when it begins, unless it has a rate."""
+    """It fires once, when it begins, unless it has a rate."""
 
 
 _ERROR = {"condition": "amqp:internal-error", "probability": 1.0}
@@ -189,19 +187,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What can be said about a fault; fault.py says which kind has which."""
+    """All options of faults; ``KINDS`` says which kind has which."""
 
     how: str = ""
-    """The form of the failure; each kind has its own list, the first is the usual one."""
+    """The form of the failure; each kind has its own list, and the first is the default."""
     id: str = ""
-    """A name to clear it by; one is given out when it is empty."""
+    """A name to clear it by; the registry chooses one when it is empty."""
     seed: int | None = None
-    """Where its chance begins; chosen, and shown in the listing, when it is None."""
+    """The seed of its random choices; None: chosen by the registry and shown in the list."""
     probability: float = 1.0
-    """The chance that a request meets the fault at all."""
+    """The probability that the fault affects a request."""
     starts_after_s: float = 0.0
     lasts_s: float | None = None
-    """None lasts until somebody clears it."""
+    """None lasts until it is cleared."""
     condition: str = ""
     """The AMQP error condition of an error."""
     http_status: int | None = None
@@ -209,7 +207,7 @@ class _Options:
     plane: str = ""
     """Messages (``data``), administration (``management``), or ``both``."""
     only_clients: str = ""
-    """The beginning of a client's address or container id: only those are cut off."""
+    """A prefix of a client's address or container id: only those clients are affected."""
     direction: str = ""
     """Which half of a half-open connection is dead: ``to-client`` or ``from-client``."""
     latency_ms: float | None = None
@@ -219,16 +217,16 @@ class _Options:
     delay_s: float | None = None
     jitter_s: float | None = None
     applied_probability: float | None = None
-    """The chance that what was asked is done, although nobody hears of it."""
+    """The probability that an operation is carried out although it is not answered."""
     down_s: float | None = None
     slow_s: float | None = None
     links: str = ""
-    """What a crash does to links: ``detach`` them or let them ``hang``."""
+    """What a crash does to links: ``detach``, or ``hang`` without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(_Options):
-    """One failure. Options that are not given get the defaults of the kind."""
+    """One failure. Options that are not set get the defaults of the kind."""
 
     kind: str = field(kw_only=False)
     scope: Scope = field(default_factory=Scope, kw_only=False)
@@ -269,7 +267,7 @@ class Fault(_Options):
     def _check_options(self, known: Mapping[str, Any]) -> None:
         for each in fields(_Options):
             value, unset = getattr(self, each.name), each.default
-            # True is equal to 1, and yet no number.
+            # True equals 1, but is not a number here.
             is_unset = value == unset and not isinstance(value, bool)
             if not is_unset and each.name not in known:
                 raise _no_option(self.kind, each.name)
@@ -282,7 +280,7 @@ class Fault(_Options):
     # -- JSON -----------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from nothing, so that people can read it."""
+        """Only the options that are set, so that the result is easy to read."""
         told: dict[str, Any] = {"kind": self.kind}
         scope = {
             each.name: getattr(self.scope, each.name)
@@ -313,12 +311,12 @@ class Fault(_Options):
         for name in rest:
             if name not in options:
                 raise _no_option(kind, name)
-        # JSON's null means "not said".
+        # JSON's null means "not set".
         rest = {key: value for key, value in rest.items() if value is not None}
         return cls(kind, _scope_from_json(values.get("scope")), **rest)
 
     def named(self, fault_id: str, seed: int) -> Fault:
-        """The same with what was left open decided."""
+        """The same fault with an id and a seed, where they were not set."""
         return replace(self, id=self.id or fault_id, seed=seed if self.seed is None else self.seed)
 
 
@@ -401,7 +399,7 @@ def _check_number(kind: str, name: str, value: object) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in WHOLE_NUMBERS:
         is_number = is_number and isinstance(value, int)
-    # Not a number is between nothing, so this refuses it too.
+    # NaN is not between any two numbers, so this refuses it too.
     if not is_number or not low <= float(str(value)) <= high:
         raise ConfigurationError(
             f"Invalid value for {name} of fault {kind!r}: {value!r:.40}",

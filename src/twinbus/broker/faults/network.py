@@ -1,17 +1,17 @@
-"""Whether the namespace can be reached, and by whom (rules F1 and F5).
+"""Network faults of a namespace: for all clients or for some of them (rules F1 and F5).
 
     refuse      the listener is closed, and connections are reset
-    reset       connections are reset, new ones as soon as they are made
+    reset       connections are reset, new ones as soon as they are accepted
     black-hole  nothing is read and nothing is answered
     half-open   one direction is dead, the other works
-    slow        bytes take their time, in both directions
+    slow        bytes are delayed in both directions
 
-Refusing only some clients, or only messages, cannot be done by closing the listener that
-everybody uses: then it means the same as a reset.
+To refuse only some clients, or only messages, the common listener cannot be closed: then
+``refuse`` means the same as ``reset``.
 
-A connection in a black hole has a stranger's slot (broker/fairness/connection_slots.py), like every
-connection that has shown no token. So a fault adds no connections to those that the descriptors are
-enough for.
+A connection in a black hole has the slot of an unauthenticated connection
+(broker/fairness/connection_slots.py), like every connection without a token. So a fault does not
+allow more connections than there are file descriptors.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("twinbus.broker")
 
-# Between two tries to get a port back that somebody else may have taken meanwhile.
+# Between two attempts to open a port again that another process may have taken meanwhile.
 REOPEN_PAUSE_S: Final = 0.2
 
 
 class _SilentConnection(NamedTuple):
-    """What is known of a connection that nothing has been read from."""
+    """A connection from which nothing has been read."""
 
     slot: Slot
     must_be_tls: bool
 
 
 class NetworkFaults:
-    """The connections of one namespace, as good or bad as the faults say."""
+    """Applies the network faults to the connections of one namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -59,7 +59,7 @@ class NetworkFaults:
         """Connections in a black hole: accepted, and not read from."""
 
     def guard(self, entrance: ListenerSet) -> None:
-        """From now on stand at this entrance."""
+        """From now on check the new connections of these listeners."""
         self._entrance = entrance
         entrance.reception.reject_hook = self._reject_hook
 
@@ -74,11 +74,11 @@ class NetworkFaults:
         waiting, self._unheard = self._unheard, {}
         for connection, (slot, must_be_tls) in waiting.items():
             if self._entrance is not None and slot.is_taken:
-                slot.leave()  # It gets another one, from whatever takes the connection next.
+                slot.leave()  # The acceptor gives the connection another one.
                 self._entrance.reception.accept(connection, must_be_tls=must_be_tls)
 
     def close(self) -> None:
-        """The namespace stops: nothing opens again, also when its faults end."""
+        """The namespace stops: its listeners stay closed, also when its faults end."""
         self._entrance = None
         if self._opening is not None:
             self._opening.cancel()
@@ -87,7 +87,7 @@ class NetworkFaults:
             connection.close()
         self._unheard.clear()
 
-    # -- the doors ------------------------------------------------------------------------
+    # -- listeners ------------------------------------------------------------------------
 
     def _adjust_listeners(self) -> None:
         entrance = self._entrance
@@ -114,12 +114,12 @@ class NetworkFaults:
                 return
 
     async def until_open(self) -> None:
-        """Return once doors that are to be open are open."""
+        """Return once the listeners are open, if they are being opened."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
 
     def _reject_hook(self, connection: socket.socket, must_be_tls: bool) -> bool:
-        """Whether nobody is to know of a new connection, for now or for good."""
+        """Whether a fault takes the new connection, for now or for good."""
         if self._namespace.faults.has_no_faults:
             return False
         host = address = ""
@@ -154,10 +154,10 @@ class NetworkFaults:
         if self._entrance is not None:
             self._entrance.reception.log_violation(EVICTED, host)
 
-    # -- who is inside --------------------------------------------------------------------
+    # -- open connections -----------------------------------------------------------------
 
     def meet(self, peer: ClientConnection) -> None:
-        """Treat one connection as the faults of now demand."""
+        """Apply the active faults to one connection."""
         found = [
             active
             for active in self._faults("data")
@@ -177,11 +177,11 @@ class NetworkFaults:
             line.heal()
 
     def management(self, address: str) -> list[ActiveFault]:
-        """The faults that a request for administration from that address meets."""
+        """The faults that affect an administration request from that address."""
         return [each for each in self._faults("management") if is_meant(each, address, "")]
 
     def _faults(self, plane: str) -> Iterator[ActiveFault]:
-        """The faults of one plane; "both" are those that spare neither."""
+        """The active faults of one plane; "both" are those of both planes."""
         for active in self._namespace.faults.on_now("cannot-contact"):
             if active.fault.plane in ("both", plane) and not (
                 plane == "data" and active.fault.how == "gateway-error"
@@ -195,18 +195,18 @@ def _closes_listeners(active: ActiveFault) -> bool:
 
 
 def is_meant(active: ActiveFault, address: str, container_id: str) -> bool:
-    """Whether a client is one of those that the fault cuts off."""
+    """Whether a client is one of those that the fault affects."""
     only = active.fault.only_clients
     return not only or address.startswith(only) or container_id.startswith(only)
 
 
 def _container_id_of(peer: ClientConnection) -> str:
-    """How the client calls itself; nothing before it has opened the connection."""
+    """The container id of the client; empty before it has opened the connection."""
     remote = peer.connection.remote_open
     return "" if remote is None else str(remote.container_id)
 
 
 def address_of(transport: Any) -> str:
-    """The client's side of a connection, as ``127.0.0.1:50312``."""
+    """The client's address of a connection, for example ``127.0.0.1:50312``."""
     found = None if transport is None else transport.get_extra_info("peername")
     return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else ""

@@ -1,22 +1,21 @@
 """Faults, stops and the clock over HTTP.
 
-    GET    /faults/kinds                          anyone; every kind with its options
+    GET    /faults/kinds                          no token; every kind with its options
     GET    /namespaces/{namespace}/faults         Manage, as for all that follow
-    POST   /namespaces/{namespace}/faults         a fault as a JSON object; the answer has its id
+    POST   /namespaces/{namespace}/faults         a fault as a JSON object; returns its id
     DELETE /namespaces/{namespace}/faults         clear all
     GET    /namespaces/{namespace}/faults/{id}
     DELETE /namespaces/{namespace}/faults/{id}    clear one
-    GET    /namespaces/{namespace}/subsystems     which entity belongs to which
-    PUT    /namespaces/{namespace}/subsystems     {"orders": "billing"}; null is the usual one
-    POST   /namespaces/{namespace}/stop           close it, while the others run on
+    GET    /namespaces/{namespace}/subsystems     the subsystem of each entity
+    PUT    /namespaces/{namespace}/subsystems     {"orders": "billing"}; null is the default one
+    POST   /namespaces/{namespace}/stop           close it; the other namespaces keep running
     POST   /namespaces/{namespace}/start          serve it again
     POST   /clock/advance                         {"seconds": 900}; only with an adjustable clock
 
-No fault reaches these routes: whoever switched one on can switch it off.
+No fault affects these routes, so that every fault can be cleared.
 
-Rule 1: all of it can be switched off (BrokerOptions.faults), and is off on a broker that other
-        machines can reach. A caller with a token is told so (403); one without gets the same 401
-        as everywhere.
+Rule 1: all of it can be disabled (BrokerOptions.faults), and is disabled on a broker that other
+        machines can reach. A client with a token then gets 403, one without a token the usual 401.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def fault_routes(broker: Broker) -> list[Route]:
 
 
 class FaultMiddleware:
-    """Stands before the JSON routes: what a fault makes of a request happens here."""
+    """Applies faults to requests before the JSON routes handle them."""
 
     def __init__(self, app: ASGIApp, broker: Broker) -> None:
         self._app = app
@@ -79,7 +78,7 @@ class FaultMiddleware:
             await response(scope, receive, send)
 
     def _aim(self, path: str) -> tuple[RunningNamespace | None, str]:
-        """The namespace and the entity that a request is about; faults reach no others."""
+        """The namespace and the entity of a request; other requests are not affected by faults."""
         _root, first, *rest = [*path.split("/"), "", ""]
         if first != "namespaces" or rest[1] in ALWAYS_REACHED:
             return None, ""
@@ -88,7 +87,7 @@ class FaultMiddleware:
 
 
 def kinds_as_json() -> list[dict[str, Any]]:
-    """Every kind of fault, as people and programs read it."""
+    """Every kind of fault with its summary and options."""
     return [
         {
             "kind": name,
@@ -103,7 +102,7 @@ def kinds_as_json() -> list[dict[str, Any]]:
 
 
 class FaultApi:
-    """Answers the requests."""
+    """Handlers of the requests."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -121,7 +120,7 @@ class FaultApi:
         board = self._running(request).faults
         fault = Fault.from_json(await json_body(request))
         fault_id = board.add(fault)
-        # What happens in a moment is over by now.
+        # A fault that fires once is over by now.
         over = {**fault.to_json(), "id": fault_id, "phase": "over", "remaining_s": 0.0}
         return JSONResponse(board.get(fault_id) or over, status_code=201)
 
@@ -208,7 +207,7 @@ class FaultApi:
         }
 
     def _check_any(self, request: Request) -> None:
-        """The clock is everybody's: whoever may manage one of the namespaces may move it."""
+        """All namespaces share the clock: the Manage claim on one of them is enough."""
         broker = self._broker
         places: list[RunningNamespace | StoppedNamespace] = [*broker.namespaces.values()]
         for place in (*places, *broker.stopped.values()):

@@ -1,47 +1,38 @@
 """The administration in JSON: health, entities, access rules, purge and reset.
 
-Emptying queues and namespaces over HTTP.
-
-    POST /namespaces/{namespace}/queues/{path}/purge   Manage; {"dead_letters", "deferred",
-                                                       "scheduled", "dry_run"}, all optional
-    POST /namespaces/{namespace}/reset                 Manage; {"keep_entities"}, optional
-
-A subscription is purged under its path ``<topic>/subscriptions/<name>``.
-
-Topics, subscriptions and rules over HTTP, beside the queues.
-
-    GET    /namespaces/{namespace}/topics                                      Manage
-    GET    /namespaces/{namespace}/topics/{topic}                              Manage
-    PUT    ...                             properties as a JSON object         Manage
-    DELETE ...                                                                 Manage
-           /namespaces/{namespace}/topics/{topic}/subscriptions                GET: a list
-           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}         GET, PUT, DELETE
-           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules   GET: a list
-           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules/{rule}
-
-The properties of a new subscription may hold ``rules``, a list of rules; without it every message
-matches. A rule is ``{"filter": {"kind": "sql", "expression": "..."}, "action": ...}``.
-
-The HTTP side of a broker: is it well, which queues does it have, and who may use them?
-
-    GET    /health                                     anyone; more with Manage
+    GET    /health                                     no token; more with Manage
     GET    /namespaces/{namespace}/queues              Manage
     GET    /namespaces/{namespace}/queues/{path}       Manage
     PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
     PATCH  /namespaces/{namespace}/queues/{path}       Manage; the properties that change
     DELETE /namespaces/{namespace}/queues/{path}       Manage
-    GET    /namespaces/{namespace}/operations          Manage; what was done since it started
+    GET    /namespaces/{namespace}/operations          Manage; operations since it started
     GET    /namespaces/{namespace}/rules               Manage; names and claims, never keys
     PUT    /namespaces/{namespace}/rules/{name}        Manage; {"claims": ["Send", ...]}
     DELETE /namespaces/{namespace}/rules/{name}        Manage
     POST   /namespaces/{namespace}/keys/{name}/{which} Manage; a new primary or secondary key
-    ...    /namespaces/{namespace}/topics...           Manage; see json_api.py
+    POST   /namespaces/{namespace}/queues/{path}/purge Manage; {"dead_letters", "deferred",
+                                                       "scheduled", "dry_run"}, all optional
+    POST   /namespaces/{namespace}/reset               Manage; {"keep_entities"}, optional
+    GET    /namespaces/{namespace}/topics              Manage, as for all that follow
+           /namespaces/{namespace}/topics/{topic}                              GET, PUT, DELETE
+           /namespaces/{namespace}/topics/{topic}/subscriptions                GET: a list
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}         GET, PUT, DELETE
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules   GET: a list
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules/{rule}
+                                                                               GET, PUT, DELETE
 
-A caller shows the same shared access signature as on AMQP, in the Authorization header, made
-out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
-made it, and is in no log. ``/health`` says to a stranger whether the broker is well, and nothing
-else: a namespace is named to whoever may manage it. Every other path belongs to the
-administration protocol of the stock clients, for the namespace whose key made the token.
+A subscription is purged under its path ``<topic>/subscriptions/<name>``. The properties of a new
+subscription may contain ``rules``, a list of rules; without it every message matches. A rule is
+``{"filter": {"kind": "sql", "expression": "..."}, "action": ...}``.
+
+Rule 1: a client sends the same shared access signature as on AMQP, in the Authorization header and
+        signed for this host. Errors are one JSON object with a sentence.
+Rule 2: a key is returned once, to the client that created it, and is in no log.
+Rule 3: without a token ``/health`` returns only whether the broker works; a namespace is listed for
+        clients with its Manage claim.
+Rule 4: every other path belongs to the administration protocol of the official clients, for the
+        namespace whose key signed the token.
 """
 
 from __future__ import annotations
@@ -89,7 +80,7 @@ NamespaceOf = Callable[[Request], RunningNamespace]
 
 
 def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
-    """The routes; ``namespace_of`` refuses whoever may not manage it."""
+    """The routes; ``namespace_of`` raises unless the client may manage the namespace."""
     desk = PurgeApi(namespace_of)
     return [
         Route(
@@ -102,7 +93,7 @@ def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
 
 
 class PurgeApi:
-    """Answers the requests."""
+    """Handlers of purge and reset."""
 
     def __init__(self, namespace_of: NamespaceOf) -> None:
         self._namespace_of = namespace_of
@@ -146,7 +137,7 @@ Authorised = Callable[[Request], RunningNamespace]
 
 
 def topic_routes(namespace_of: Authorised) -> list[Route]:
-    """``namespace_of`` is the namespace of a request whose caller may manage it."""
+    """The routes; ``namespace_of`` raises unless the client may manage the namespace."""
     desk = TopicApi(namespace_of)
     topic = "/namespaces/{namespace}/topics/{topic:path}"
     subscription = topic + "/subscriptions/{subscription}"
@@ -180,7 +171,7 @@ def subscription_as_json(subscription: Subscription) -> dict[str, Any]:
 
 
 class TopicApi:
-    """Answers the requests."""
+    """Handlers of topics, subscriptions and rules."""
 
     def __init__(self, namespace_of: Authorised) -> None:
         self._namespace = namespace_of
@@ -257,7 +248,7 @@ class TopicApi:
         return JSONResponse(self._rule(request).to_dict())
 
     async def put_rule(self, request: Request) -> Response:
-        """Make the rule, or change it."""
+        """Create the rule, or change it."""
         subscription, name = self._subscription(request), request.path_params["rule"]
         rule = RuleDescription.from_dict({**await json_body(request), "name": name})
         namespace = self._namespace(request)
@@ -292,9 +283,9 @@ def _rules(values: object) -> list[RuleDescription] | None:
     return [RuleDescription.from_dict(each) for each in values]
 
 
-# An answer that holds a key is for its caller alone, not for a cache on the way.
+# A response with a key must not be stored by a cache.
 NOT_KEPT = {"Cache-Control": "no-store"}
-# What a queue has for life, or from its broker.
+# Properties that never change, or that the broker sets.
 KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
 
 
@@ -333,14 +324,14 @@ def admin_application(broker: Broker) -> ASGIApp:
 
 
 def _not_found(_request: Request, error: Exception) -> Response:
-    """No route fits: the framework's plain text becomes an answer like all others."""
+    """No route matches: the framework's plain text becomes JSON like all other errors."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     sentence = "No route has this method and path. Check both."
     return JSONResponse({"error": sentence}, status_code=status)
 
 
 def _tls_as_json(broker: Broker) -> dict[str, Any]:
-    """When the certificate ends; nothing is known before it was first needed."""
+    """When the certificate expires; None before it was first needed."""
     expires_s = broker.tls.expires_s
     if expires_s is None:
         return {"certificate_expires": None}
@@ -348,7 +339,7 @@ def _tls_as_json(broker: Broker) -> dict[str, Any]:
 
 
 class NamespaceApi:
-    """Answers the requests."""
+    """Handlers of health, queues and access rules."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -364,7 +355,7 @@ class NamespaceApi:
         return JSONResponse(body, status_code=200 if is_well else 503)
 
     def _namespaces_for(self, request: Request) -> dict[str, Any]:
-        """What is said about the namespaces that the caller may manage."""
+        """The state of the namespaces that the client may manage."""
         namespaces: dict[str, Any] = {}
         if "authorization" not in request.headers:
             return namespaces
@@ -428,7 +419,7 @@ class NamespaceApi:
         )
 
     async def administer(self, request: Request) -> Response:
-        """The administration protocol of the stock clients; see ``administration``."""
+        """The administration protocol of the official clients; see ``http.atom``."""
         return await answer_for_any(request, self._broker.namespaces.values())
 
     # -- access rules ---------------------------------------------------------------------
@@ -475,7 +466,7 @@ class NamespaceApi:
             raise HttpError(404, f"Access rule {name[:60]!a} not found. List the rules first.")
         return rule
 
-    # -- what a request is about ----------------------------------------------------------
+    # -- the target of a request ----------------------------------------------------------
 
     def _queue(self, request: Request) -> Queue:
         path = request.path_params["path"]

@@ -2,8 +2,9 @@
 
     application = namespace_application(running_namespace)
 
-Rule 1: host, then token, then everything else: a stranger learns nothing, not even what exists.
-Rule 2: every answer is one XML document with a status that the stock clients expect; a refusal
+Rule 1: the host is checked first, then the token, then everything else: a client without a token
+        does not even learn which entities exist.
+Rule 2: every response is one XML document with a status that the official clients expect; an error
         is ``<Error>`` with a sentence.
 Rule 3: nothing is for a browser: no CORS headers, no sniffing, no framing, no cache.
 """
@@ -71,7 +72,7 @@ HANDLERS: Final[dict[tuple[TargetKind, str], Handler]] = {
 }
 MEDIA_TYPE: Final = "application/atom+xml;charset=utf-8"
 ERROR_MEDIA_TYPE: Final = "application/xml;charset=utf-8"
-# An answer may hold keys, and what it repeats must never be taken for a page.
+# A response may contain keys, and a browser must never show it as a page.
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -91,7 +92,7 @@ def namespace_application(namespace: RunningNamespace) -> ASGIApp:
 
 
 async def answer_for_any(request: Request, namespaces: Collection[RunningNamespace]) -> Response:
-    """What that one of several namespaces says whose keys made the request's token."""
+    """The response of the namespace whose key signed the request's token."""
     refusal: TwinbusError = AccessDenied("No namespace is running", hint="Start a namespace")
     for namespace in namespaces:
         try:
@@ -104,7 +105,7 @@ async def answer_for_any(request: Request, namespaces: Collection[RunningNamespa
 
 
 async def answer(request: Request, namespace: RunningNamespace) -> Response:
-    """What the namespace says to a request."""
+    """The response of the namespace to a request."""
     if not namespace.faults.has_no_faults:
         entity = request.scope["path"].strip("/").lower()
         trouble = await trouble_with(request, namespace.access, entity)
@@ -115,7 +116,7 @@ async def answer(request: Request, namespace: RunningNamespace) -> Response:
     except (HttpError, TwinbusError) as refusal:
         return _refusal(status_of(refusal), str(refusal))
     except ClientDisconnect:
-        raise  # Whoever serves HTTP knows what that is.
+        raise  # The HTTP server handles it.
     except Exception as error:
         namespace.access.offences.note_mistake(
             "an administration request failed",
@@ -140,7 +141,7 @@ async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
 
 
 def _is_known(request: Request) -> bool:
-    """Whether a valid token was shown on the request's connection, now or earlier."""
+    """Whether a valid token was sent on the request's connection, now or earlier."""
     slot = request.scope.get("state", {}).get(SLOT)
     return slot is None or slot.is_authenticated
 
@@ -148,7 +149,7 @@ def _is_known(request: Request) -> bool:
 def _count(namespace: RunningNamespace, target: RequestTarget) -> None:
     """C1: every request is metered, with its entity if there is one."""
     path = "/".join(target.segments)
-    # A name that nothing has would be counted for ever.
+    # A counter for a name that does not exist would stay for ever.
     known = path if namespace.access.catalogue.find(path) is not None else ""
     namespace.access.meter.counter(known, Operation.ADMINISTRATION).happened()
 

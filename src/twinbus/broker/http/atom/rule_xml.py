@@ -1,16 +1,14 @@
 """The rules of subscriptions as XML: filters, actions and typed values.
 
-Values with their type: parameters of an expression, properties to compare with.
+Parameters of an expression, and properties to compare with, are values with their type:
 
-<KeyValueOfstringanyType>
-    <Key>count</Key>
-    <Value i:type="d6p1:int" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">2</Value>
-</KeyValueOfstringanyType>
-
-Rules of subscriptions as elements: their filters and actions.
+    <KeyValueOfstringanyType>
+        <Key>count</Key>
+        <Value i:type="d6p1:int" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">2</Value>
+    </KeyValueOfstringanyType>
 
 Rule 1: the kind of a filter or action is its declared type.
-Rule 2: what compatibility elements say is not looked at: there is one dialect.
+Rule 2: compatibility elements are ignored: there is one dialect.
 """
 
 from __future__ import annotations
@@ -174,12 +172,12 @@ _CONDITIONS: Final = {
     "ReplyToSessionId": "reply_to_session_id",
     "ContentType": "content_type",
 }
-# The version of the dialect that the service tells.
+# The version of the dialect that the service returns.
 _COMPATIBILITY: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
 
 
 def read_rule(parent: Element, name: str | None = None) -> RuleDescription:
-    """A rule; ``name`` is the one that the request's path gives it."""
+    """A rule; ``name`` is the one in the request's path."""
     found = children(parent, _RULE_ELEMENTS)
     said = text_of(found["Name"]).strip() if "Name" in found else ""
     if name is not None and said and said.lower() != name.lower():
@@ -195,7 +193,7 @@ def read_rule(parent: Element, name: str | None = None) -> RuleDescription:
 
 
 def rule_text(rule: RuleDescription) -> str:
-    """The inside of a rule's element."""
+    """The content of a rule's element."""
     action = rule.action
     if action is None:
         written = '<Action i:type="EmptyRuleAction"/>'

@@ -1,18 +1,17 @@
-"""Keeps the certificate that a broker shows, and makes it anew when it has to.
+"""Stores the certificate of a broker, and renews it when necessary.
 
-    <data>/tls/ca.pem          what clients trust; anybody may read it
+    <data>/tls/ca.pem          what clients trust; world-readable
     <data>/tls/authority.pem   the authority with its key   (0600)
     <data>/tls/server.pem      the certificate with its key (0600)
 
-Rule 1: a certificate is made when it is first needed, and again when its end is near or when the
-        names that the broker answers to have changed. The authority stays the same meanwhile, so
-        that clients which trust it need not notice; unless it may not sign for a name that
-        somebody has asked for. The machine's own name, which changes with every container, is
-        then left out instead.
-Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and with them no
-        early data: nothing that was sent once can be sent again by somebody else.
-Rule 3: the user's own certificate is shown as it is and never changed.
-Rule 4: when renewing fails, the certificate that is there goes on being shown.
+Rule 1: a certificate is created when it is first needed, and again when it expires soon or when the
+        names of the broker have changed. The authority stays the same, so that clients that trust
+        it are not affected, unless it may not sign for a configured name. The machine's own name,
+        which changes with every container, is left out in that case.
+Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and thus no early
+        data: nothing can be replayed.
+Rule 3: the user's own certificate is used as it is and never changed.
+Rule 4: when renewal fails, the existing certificate stays in use.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("twinbus.broker")
 
 DAY_S: Final = 86_400
-# A month before the end there is time to notice that renewing does not work.
+# A month before the expiry there is time to notice that renewal fails.
 RENEW_BEFORE_S: Final = 30 * DAY_S
 # After a failed attempt.
 RETRY_S: Final = 3_600
-# No certificate outlives the authority that signed it: they last a year.
+# No certificate is valid longer than the authority that signed it: they last a year.
 RENEW_AUTHORITY_BEFORE_S: Final = 400 * DAY_S
 
 LOCAL_NAMES: Final = ("localhost", "*.localhost", "127.0.0.1", "::1")
-# ECDHE only, so that a key that leaks one day opens nothing that was recorded before.
+# ECDHE only, so that a key that leaks later does not decrypt recorded connections.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _HEADLINE: Final = b"twinbus "
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the doors show until it has to be made anew."""
+    """The TLS context of the listeners, and when it expires or is renewed."""
 
     context: ssl.SSLContext
     expires_s: float
@@ -81,7 +80,7 @@ class CertificateStore:
 
     @property
     def ca_path(self) -> Path | None:
-        """What clients have to trust: made if need be. None with a certificate of the user's."""
+        """The file that clients trust, created if necessary; None for a user's certificate."""
         if self._given is not None:
             return None
         self.prepare()
@@ -89,23 +88,23 @@ class CertificateStore:
 
     @property
     def expires_s(self) -> float | None:
-        """When the certificate ends (Unix time), once it was looked at."""
+        """When the certificate expires (Unix time); None before it was first used."""
         return None if self._credentials is None else self._credentials.expires_s
 
     def ready(self) -> ssl.SSLContext | None:
-        """The context, if nothing has to be made or read for it."""
+        """The context, if nothing has to be created or read for it."""
         credentials = self._credentials
-        # Clients check a certificate against the time of day, so it is never a clock for tests.
+        # Clients check a certificate against the real time, so this never uses a clock for tests.
         if credentials is None or time.time() >= credentials.renew_at_s:
             return None
         return credentials.context
 
     async def context(self) -> ssl.SSLContext:
-        """The context for a connection that comes now."""
+        """The context for a new connection."""
         return self.ready() or (await asyncio.to_thread(self.prepare)).context
 
     def prepare(self) -> Credentials:
-        """Have a certificate that holds; raises ConfigurationError when there can be none."""
+        """Ensure a valid certificate; raises ConfigurationError when that is not possible."""
         with self._lock:
             if self._credentials is None:
                 self._credentials = self._obtain()
@@ -132,7 +131,7 @@ class CertificateStore:
             return replace(old, renew_at_s=time.time() + RETRY_S)
 
     def close(self) -> None:
-        """Forget what lived only as long as the broker."""
+        """Delete the temporary directory, if there is one."""
         if self._passing is not None:
             shutil.rmtree(self._passing, ignore_errors=True)
             self._passing = None
@@ -157,7 +156,7 @@ class CertificateStore:
             logger.warning("TLS certificate %s has expired", certificate.name)
         return Credentials(context, expires_s, renew_at_s=float("inf"))
 
-    # -- our own --------------------------------------------------------------------------
+    # -- the broker's own -----------------------------------------------------------------
 
     def _directory(self) -> Path:
         if self._data_directory is not None:
@@ -181,7 +180,7 @@ class CertificateStore:
         return known
 
     def _known(self, server: Path, ca: Path) -> Credentials | None:
-        """What is in the directory, if it holds and fits."""
+        """The certificate in the directory, if it is valid for these names."""
         content = read_private(server)
         told = _headline(content or b"")
         if content is None or told is None or not ca.exists():
@@ -190,7 +189,7 @@ class CertificateStore:
         if not isinstance(begins_s, int) or not isinstance(expires_s, int):
             return None
         renew_at_s = expires_s - RENEW_BEFORE_S
-        # A clock that was ahead when the certificate was made has made it too early.
+        # If the clock was ahead when the certificate was created, it is not valid yet.
         names = told.get("names")
         if names not in ([*self._names], [*self._asked_names()]):
             return None
@@ -218,12 +217,12 @@ class CertificateStore:
         write_private(directory / "server.pem", issue(authority, names, time.time()).bundle)
 
     def _asked_names(self) -> tuple[str, ...]:
-        """All but the machine's own name, unless somebody has asked for that."""
+        """All names but the machine's own, unless that is a local one."""
         own = socket.gethostname().lower()
         return tuple(name for name in self._names if name != own or name in LOCAL_NAMES)
 
     def _authority(self, path: Path) -> IssuedCertificate:
-        """The authority that clients trust already, or a new one."""
+        """The existing authority, or a new one."""
         from twinbus.broker.listener.certificate_authority import (
             make_authority,
             missing_names,
@@ -249,9 +248,9 @@ class CertificateStore:
 
 
 def names_for(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Under which names, beside the local ones, clients may reach a broker that listens there."""
+    """The names, beside the local ones, under which clients may reach a broker on that host."""
     if host in ("", "0.0.0.0", "::"):
-        # Every address of this machine: its name is all that is known of them.
+        # Every address of this machine: only its name is known.
         return (socket.gethostname(), *more)
     return more if host in LOCAL_NAMES else (host, *more)
 
@@ -262,7 +261,7 @@ def _server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContex
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0
     context.set_ciphers(CIPHERS)
-    # Without an answer OpenSSL would ask for the password on the terminal, and wait.
+    # Without a password OpenSSL would ask for one on the terminal, and wait.
     context.load_cert_chain(certificate, key, password=lambda: b"")
     return context
 

@@ -1,24 +1,21 @@
-"""The listening ports of a broker, on which AMQP, HTTP and TLS are told apart.
+"""The listening ports of a broker, on which AMQP, HTTP and TLS are detected.
 
-The doors of a namespace: one port for AMQP, HTTP and TLS with either inside.
+    accept --> PendingConnection: waits for the first byte, and peeks at it
+                 0x16              TLS handshake, then TlsPendingConnection: the first byte inside
+                 that of a method  HTTP: the application of the namespace
+                 anything else     AMQP: a ClientConnection, which refuses other protocols
 
-    accept --> Visitor: waits for the first byte, and looks at it without taking it
-                 0x16            a TLS handshake, then Vestibule: the first byte within
-                 a method's      HTTP: the application of the namespace
-                 anything else   AMQP: a Peer, which also says no to what is none
-
-The entrance of a namespace, or of the administration: which doors it has and where they lead.
-
-    namespace        port: AMQP, HTTP and TLS       tls_port, if wanted: TLS and nothing else
+    namespace        port: AMQP, HTTP and TLS       tls_port, if set: TLS only
     administration   port: HTTP and TLS
 
-Rule 1: who comes in has a limited time from the accepted connection to the first byte of its
-        protocol, TLS handshake included. The protocol has limits of its own from then on.
+Rule 1: a client has a limited time from the accepted connection to the first byte of its protocol,
+        TLS handshake included. From then on the protocol has limits of its own.
 Rule 2: every connection has a slot from the moment it is accepted
-        (broker/fairness/connection_slots.py). Until it has shown a token it is a stranger, whatever
-        it speaks, and may be evicted for another.
-Rule 3: once it is known what a connection speaks, nothing of this module is in its way.
-Rule 4: doors that were shut open again on the ports they had, so that clients find back.
+        (broker/fairness/connection_slots.py). Until it has sent a valid token it is
+        unauthenticated, whatever its protocol, and may be evicted for another.
+Rule 3: once the protocol of a connection is known, this module no longer handles it.
+Rule 4: listeners that were closed open again on their previous ports, so that clients can
+        reconnect.
 """
 
 from __future__ import annotations
@@ -45,23 +42,23 @@ if TYPE_CHECKING:
     from twinbus.broker.broker import Broker
     from twinbus.broker.running_namespace import RunningNamespace
 
-# Connections that wait for us to accept them: enough for a fleet that comes back at once. The
-# kernel has a limit of its own (net.core.somaxconn), which is usually this one.
+# Connections that wait to be accepted: enough for many clients that reconnect at once. The kernel
+# has a limit of its own (net.core.somaxconn), which is usually this one.
 BACKLOG = 4_096
 PORT_MAX = 65_535
-# Connections accepted in one turn of the loop; then whoever is inside has a turn. A client shows
-# its token within ten turns of its own, so that of the strangers behind it not even two hundred
-# have come in by then, whatever they do.
+# Connections accepted in one turn of the loop; then open connections have a turn. A client sends
+# its token within ten turns of its own, so that at most two hundred unauthenticated connections
+# are accepted behind it until then.
 ACCEPTS_PER_TURN = 16
-# The same where strangers are many: each costs half a millisecond by the time it is evicted, and
-# whoever has shown a token waits for those of one turn, not for all that come.
+# The same with many unauthenticated connections: each costs half a millisecond until it is evicted,
+# and authenticated clients wait only for those of one turn.
 ACCEPTS_PER_TURN_PRESSED = 4
-# How long newcomers wait, at most, because all who would be evicted for them have sent something
-# that the broker has not come to yet. On a busy machine it is late with everyone.
+# How long new connections wait, at most, because all that could be evicted for them have sent bytes
+# that the broker has not handled yet. A busy machine handles all connections late.
 BEHIND_S_MAX = 0.05
-# How long a door rests when there is no descriptor left for another connection.
+# How long a listener pauses when there is no file descriptor left for another connection.
 REST_S = 0.5
-# How long a goodbye in TLS waits for the other side's.
+# How long closing a TLS connection waits for the other side.
 TLS_GOODBYE_S = 2.0
 
 TLS_HANDSHAKE = 0x16
@@ -71,11 +68,11 @@ HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
 TOO_LATE = "a client did not finish its handshake in time"
 
 LogViolation = Callable[[str, str], None]
-"""Told what was done, and by which address."""
+"""Called with a sentence and the address of the client."""
 
 
 class WireProtocol(enum.Enum):
-    """What a connection speaks."""
+    """The protocol of a connection."""
 
     AMQP = enum.auto()
     HTTP = enum.auto()
@@ -83,7 +80,7 @@ class WireProtocol(enum.Enum):
 
 
 class ConnectionAcceptor:
-    """Receives the connections of some doors that lead to the same place."""
+    """Accepts the connections of the listeners of one namespace, or of the administration."""
 
     def __init__(
         self,
@@ -96,7 +93,7 @@ class ConnectionAcceptor:
         handshake_timeout_s: float,
         tarpit_max: int = 0,
     ) -> None:
-        """``amqp`` is None where only HTTP is spoken."""
+        """``amqp`` is None where only HTTP is served."""
         self.tls = tls
         self.http = http
         self.log_violation = log_violation
@@ -108,11 +105,11 @@ class ConnectionAcceptor:
         self._amqp = amqp
         self.waiting: set[PendingConnection] = set()
         self.reject_hook: Callable[[socket.socket, bool], bool] | None = None
-        """Asked first: whether a fault takes the connection (it is then the fault's to close)."""
+        """Called first: whether a fault takes the connection, and closes it later."""
 
     @property
     def connection_count(self) -> int:
-        """Who waits, and who speaks HTTP; peers are counted by their namespace."""
+        """Pending and HTTP connections; those of AMQP are counted by their namespace."""
         return len(self.waiting) + self.http.connection_count
 
     def accept(self, connection: socket.socket, *, must_be_tls: bool) -> None:
@@ -122,7 +119,7 @@ class ConnectionAcceptor:
         PendingConnection(self, connection, must_be_tls=must_be_tls)
 
     def speech(self, first: int, *, is_secure: bool) -> WireProtocol:
-        """What somebody speaks who begins with this byte."""
+        """The protocol that begins with this byte."""
         if first == TLS_HANDSHAKE and not is_secure:
             return WireProtocol.TLS
         if self._amqp is None or first in HTTP_METHOD_LETTERS:
@@ -130,18 +127,18 @@ class ConnectionAcceptor:
         return WireProtocol.AMQP
 
     async def protocols(self, speech: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
-        """What makes protocols for those who speak so."""
+        """The factory of connections with that protocol."""
         if speech is WireProtocol.AMQP and self._amqp is not None:
             return self._amqp
         return await self.http.serving()
 
     def make_room(self) -> None:
-        """No descriptor is left: close what is kept open, or else a stranger."""
+        """No file descriptor is left: close those in the tarpit, or evict a connection."""
         if not self.tarpit.clear():
             self.slots.evict_one()
 
     async def close(self) -> None:
-        """Send everybody away who waits, and end what speaks HTTP."""
+        """Close pending and HTTP connections."""
         for visitor in list(self.waiting):
             visitor.drop()
         self.tarpit.clear()
@@ -149,7 +146,7 @@ class ConnectionAcceptor:
 
 
 class PendingConnection:
-    """A connection of which nobody knows yet what it speaks."""
+    """A connection whose protocol is not known yet."""
 
     def __init__(
         self, reception: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
@@ -160,15 +157,15 @@ class PendingConnection:
         self._loop = asyncio.get_running_loop()
         self._entering: asyncio.Task[None] | None = None
         self._has_protocol = False
-        """The slot is then left by the protocol, and by nobody else."""
+        """From then on only the protocol leaves the slot."""
         self._is_handed_over = False
-        """From then on the loop closes the connection, and nobody else."""
+        """From then on only the loop closes the connection."""
         self.transport: asyncio.Transport | None = None
         """The connection inside TLS."""
         self.address = _address_of(connection)
         reception.waiting.add(self)
         self.slot = reception.slots.admit(self.address, self._evicted)
-        """Handed on to whatever speaks for the connection."""
+        """Passed on to the protocol of the connection."""
         self.slot.connection = connection
         self._deadline: asyncio.TimerHandle | None = self._loop.call_later(
             reception.handshake_timeout_s, self._too_late
@@ -188,7 +185,7 @@ class PendingConnection:
         self.slot.advanced()
         self._loop.remove_reader(self._connection)
         self._entering = self._loop.create_task(self._enter(first[0]))
-        # Not at the end of the task itself: one that is cancelled too early has not begun.
+        # Not at the end of the task itself: a task that is cancelled too early never begins.
         self._entering.add_done_callback(self._entered)
 
     async def _enter(self, first: int) -> None:
@@ -200,7 +197,7 @@ class PendingConnection:
             self._log_violation("a handshake failed")
 
     def _entered(self, entering: asyncio.Task[None]) -> None:
-        # A task that failed or was cancelled holds its frames, and these hold us.
+        # A task that failed or was cancelled keeps its frames, and these keep this object.
         self._entering = None
         if self.transport is None:
             self.leave()
@@ -211,7 +208,7 @@ class PendingConnection:
         self.check(entering)
 
     def check(self, entering: asyncio.Task[None]) -> None:
-        """A mistake of ours, and still no reason for whoever made it happen to fill the log."""
+        """Log a defect of the broker as a violation, so that a client cannot fill the log."""
         if not entering.cancelled() and (error := entering.exception()) is not None:
             self._log_violation(f"a connection could not be accepted: {type(error).__name__}")
 
@@ -238,7 +235,7 @@ class PendingConnection:
             )
 
     def protocol(self, protocols: Callable[[Slot], asyncio.Protocol]) -> asyncio.Protocol:
-        """What speaks for the connection from now on, and has its slot."""
+        """The protocol that handles the connection from now on, and has its slot."""
         self._has_protocol = True
         return protocols(self.slot)
 
@@ -254,7 +251,7 @@ class PendingConnection:
         self._reception.log_violation(what, self.address)
 
     def drop(self) -> None:
-        """End the connection, however far it got."""
+        """Close the connection, whatever its state."""
         self.leave()
         if not self._has_protocol:
             self.slot.leave()
@@ -267,7 +264,7 @@ class PendingConnection:
             self._connection.close()
 
     def leave(self) -> None:
-        """It is known what the connection speaks, or it is gone."""
+        """The protocol of the connection is known, or the connection is closed."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -275,7 +272,7 @@ class PendingConnection:
 
 
 class TlsPendingConnection(asyncio.Protocol):
-    """Where somebody stands who came through TLS and has not said what it speaks within."""
+    """A TLS connection whose inner protocol is not known yet."""
 
     def __init__(self, reception: ConnectionAcceptor, visitor: PendingConnection) -> None:
         self._reception = reception
@@ -285,11 +282,11 @@ class TlsPendingConnection(asyncio.Protocol):
         self._entering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not inherit from asyncio.Transport, but they are such.
+        # uvloop's transports do not inherit from asyncio.Transport, but have its interface.
         self._transport = self._visitor.transport = cast(asyncio.Transport, transport)
         self._visitor.slot.advanced()
         if self._visitor not in self._reception.waiting:
-            self._transport.abort()  # The handshake ended in the moment of being too late.
+            self._transport.abort()  # The handshake ended just after its deadline.
 
     def data_received(self, data: bytes) -> None:
         self._said += data
@@ -323,7 +320,7 @@ class TlsPendingConnection(asyncio.Protocol):
 
 
 class Listener:
-    """One port that people come in by."""
+    """One listening port."""
 
     def __init__(
         self,
@@ -338,7 +335,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._rest: asyncio.TimerHandle | None = None
         self._waits_s: float | None = None
-        """Since when newcomers wait because strangers wait for the broker."""
+        """Since when new connections wait because others wait for the broker."""
         self.port: int = listeners[0].getsockname()[1]
         self._open()
 
@@ -366,14 +363,14 @@ class Listener:
             self._reception.accept(connection, must_be_tls=self._must_be_tls)
 
     def _may_wait(self) -> bool:
-        """Whether strangers can have another turn before one of them is evicted."""
+        """Whether unauthenticated connections get another turn before one of them is evicted."""
         now_s = self._loop.time()
         if self._waits_s is None:
             self._waits_s = now_s
         return now_s < self._waits_s + BEHIND_S_MAX
 
     def _trouble(self, error: OSError) -> None:
-        """Without a descriptor for it the connection goes on waiting, and so do we."""
+        """Without a file descriptor the connection keeps waiting, and the listener pauses."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             return
         self._reception.log_violation("no file descriptor is left for another connection", "")
@@ -389,7 +386,7 @@ class Listener:
             self._loop.remove_reader(listener)
 
     def close(self) -> None:
-        """Accept nobody any more; who is inside stays."""
+        """Accept no more connections; open ones stay."""
         self._stop_accepting()
         for listener in self._listeners:
             listener.close()
@@ -397,7 +394,7 @@ class Listener:
 
 
 def _address_of(connection: socket.socket) -> str:
-    """Where a connection comes from; nothing is known of one that is gone already."""
+    """The client's address; empty for a connection that is closed already."""
     try:
         return str(connection.getpeername()[0])
     except (OSError, IndexError):
@@ -405,7 +402,7 @@ def _address_of(connection: socket.socket) -> str:
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of the host, all on one port; 0 takes a free one."""
+    """Listening sockets on every address of the host, all on one port; 0 chooses a free one."""
     if not 0 <= port <= PORT_MAX:
         raise ConfigurationError(f"Invalid port: {port}", hint=f"Use a number from 0 to {PORT_MAX}")
     try:
@@ -448,7 +445,7 @@ def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 class ListenerSet:
-    """Some doors that lead to one place."""
+    """The listeners of one namespace, or of the administration."""
 
     def __init__(
         self,
@@ -461,11 +458,11 @@ class ListenerSet:
         self._options = options
         self._doors: list[Listener] = []
         self.port = port
-        """0 until it was opened for the first time, if a free one is wanted."""
+        """0, for a free port, until the listener was opened for the first time."""
         self.tls_port = tls_port
 
     async def open(self) -> None:
-        """Let people in; raises ConfigurationError when a port cannot be had."""
+        """Open the listeners; raises ConfigurationError when a port is not available."""
         host, is_tls_only = self._options.host, self._options.tls_only
         listeners = await bind(host, self.port)
         try:
@@ -481,19 +478,19 @@ class ListenerSet:
             self.tls_port = self._doors[1].port
 
     def close_listeners(self) -> None:
-        """Let nobody in any more; who is inside stays."""
+        """Accept no more connections; open ones stay."""
         for door in self._doors:
             door.close()
         self._doors = []
 
     async def close(self) -> None:
-        """Let nobody in, and send away who waits or speaks HTTP."""
+        """Accept no more connections, and close pending and HTTP ones."""
         self.close_listeners()
         await self.reception.close()
 
 
 def shown_host(host: str) -> str:
-    """The name of a host in a connection string: one that clients on this machine can use."""
+    """The host for a connection string that clients on this machine can use."""
     if host in ("127.0.0.1", "::1", "", "0.0.0.0", "::"):
         return "localhost"
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
@@ -532,7 +529,7 @@ def entrance_of_namespace(
 def _notes(
     offences: ViolationLog, now_s: Callable[[], float]
 ) -> tuple[Callable[[str, str], None], Callable[[Exception, str, bool], None]]:
-    """How an entrance tells its log what peers do wrong, and what they make go wrong."""
+    """The callbacks of listeners for violations of clients and for defects of the broker."""
 
     def note(what: str, address: str) -> None:
         offences.note(what, now_s(), address=address)
@@ -558,7 +555,7 @@ def _slots(options: BrokerOptions) -> ConnectionSlots:
 def entrance_of_administration(
     broker: Broker, make_application: Callable[[], Any], port: int
 ) -> ListenerSet:
-    """The HTTP side of a whole broker."""
+    """The administration of a whole broker."""
     options = broker.options
     offences = ViolationLog("administration")
 
@@ -582,14 +579,14 @@ def entrance_of_administration(
 
 
 def application_of(namespace: RunningNamespace) -> Any:
-    """What answers to HTTP on the ports of a namespace; imported when somebody speaks it."""
+    """The HTTP application on the ports of a namespace; imported for the first request."""
     from twinbus.broker.http.atom.application import namespace_application
 
     return namespace_application(namespace)
 
 
 def application_of_broker(broker: Broker) -> Any:
-    """What answers on the broker's own HTTP port."""
+    """The application of the broker's own HTTP port."""
     from twinbus.broker.http.json_api import admin_application
 
     return admin_application(broker)

@@ -1,13 +1,13 @@
-"""Do the entities of a store make a namespace? What does not fit is said, and made to fit.
+"""Repair of a catalogue: checks that the entities of a store fit together, and corrects them.
 
     read descriptions -> pair dead letters -> name what has no entity -> one entity to a path
     -> topics for subscriptions -> rules -> forwards
 
-Rule 1: no message is dropped. An entity that holds some keeps its path, or gets the path
+Rule 1: no message is dropped. An entity with messages keeps its path, or gets the path
         ``<path>-recovered-<number>`` where another one has it.
-Rule 2: of several entities with one path the one with messages stays, of several with messages the
-        first that was made; empty ones are dropped.
-Rule 3: an entity whose description is lost gets default properties; its messages keep everything.
+Rule 2: of several entities with one path the one with messages keeps it, of several with messages
+        the first that was created; empty ones are dropped.
+Rule 3: an entity whose description is lost gets default properties; its messages are unchanged.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_chunk(blob: bytes, count: int) -> ChunkFacts:
 
 
 class _Entity:
-    """A queue, topic or subscription on its way into the new catalogue."""
+    """A queue, topic or subscription of the new catalogue."""
 
     def __init__(self, queue_id: int, description: QueueDescription) -> None:
         self.queue_id = queue_id
@@ -83,7 +83,7 @@ class _Entity:
 
 
 class _Forwards:
-    """The entities of a namespace with those of their forwards that are known to be good."""
+    """The entities of a namespace with those of their forwards that were checked."""
 
     def __init__(self, descriptions: list[QueueDescription]) -> None:
         self.known = {each.path: without_forwards(each, targets_of(each)) for each in descriptions}
@@ -100,8 +100,8 @@ class _Forwards:
             self._sources[target].append(description.path)
 
     def connected_to(self, description: QueueDescription) -> list[QueueDescription]:
-        """What comes before and behind an entity. New forwards of it change no other way, and a
-        namespace with thousands of entities would be walked through for each of them."""
+        """The entities before and behind an entity. Its forwards affect only these, and a check of
+        a whole namespace with thousands of entities for each of them would take long."""
         behind = self._reached(targets_of(description), self._following)
         behind |= self._reached(self._subscriptions.get(description.path, ()), self._following)
         before = self._reached(self._sources.get(description.path, ()), self._preceding)
@@ -133,7 +133,7 @@ class _CatalogueRepair:
         self._orphans = set(rows.orphans)
         self._entities: list[_Entity] = []
         self._paths: set[str] = set()
-        """Those of the entities while dead letters look for theirs."""
+        """The paths of the entities, while dead letters are assigned to them."""
         self._dead: dict[int, str] = {}
         self._rules: list[EntityRow] = []
         self._old_ids = {row.queue_id for row in (*rows.entities, *rows.unsealed)}
@@ -233,7 +233,7 @@ class _CatalogueRepair:
     # -- dead letters ---------------------------------------------------------------------
 
     def _pair_dead_letters(self) -> None:
-        """An entity and its dead letters are made together, with numbers in a row."""
+        """An entity and its dead letters are created together, with consecutive numbers."""
         owners = [each for each in self._entities if each.description.gives_messages]
         for entity in owners:
             if self._dead.get(entity.queue_id + 1) == entity.path + DEAD_LETTER_SUFFIX:
@@ -252,7 +252,7 @@ class _CatalogueRepair:
             self._adopt(dead_id, path.removesuffix(DEAD_LETTER_SUFFIX))
 
     def _adopt(self, dead_id: int, owner_path: str) -> None:
-        """Dead letters without their owner: it is made again, or they are dropped when empty."""
+        """Dead letters without their owner: it is created, or they are dropped when empty."""
         has_owner = owner_path in self._paths
         holds = self._rows.contents.get(dead_id, 0)
         sentence = f"{owner_path!r} is missing, but its dead-letter queue exists."
@@ -287,7 +287,7 @@ class _CatalogueRepair:
         self._paths.add(entity.path)
 
     def _name_orphans(self) -> None:
-        """Rows whose entity is not there."""
+        """Rows whose entity does not exist."""
         for entity in self._entities:
             has_dead_letters = entity.description.gives_messages and entity.dead_id is None
             if has_dead_letters and entity.queue_id + 1 in self._orphans:
@@ -306,7 +306,7 @@ class _CatalogueRepair:
             self._entities.append(entity)
             self._plan.findings.append(entity_missing(queue_id, path))
             if queue_id + 1 in self._orphans and self._is_empty(queue_id + 1):
-                # A queue and its dead letters have numbers in a row.
+                # A queue and its dead letters have consecutive numbers.
                 entity.dead_id = queue_id + 1
                 self._orphans.discard(entity.dead_id)
 
@@ -349,7 +349,7 @@ class _CatalogueRepair:
         self._entities = kept
 
     def _rank(self, entity: _Entity, topics: set[str]) -> tuple[bool, bool, bool, int]:
-        """Who keeps a path that several have."""
+        """The highest rank keeps a path that several entities have."""
         is_needed = entity.description.kind == KIND_TOPIC and entity.path in topics
         is_counted = entity.queue_id in self._rows.counted
         return is_needed, self._holds(entity) > 0, is_counted, -entity.queue_id
@@ -376,7 +376,7 @@ class _CatalogueRepair:
         return [entity]
 
     def _moved(self, entity: _Entity, path: str) -> QueueDescription:
-        """The description under another path; nothing there moves or deletes messages by itself."""
+        """The description under another path, without forwards and auto-delete on idle."""
         description = entity.description
         if isinstance(description, TopicDescription):
             # A topic without subscriptions would drop what is scheduled.
@@ -451,9 +451,9 @@ class _CatalogueRepair:
         self._say(kind, f"The rule {row.path!r} {what}.", newest, row.path)
 
     def _check_forwards(self) -> None:
-        """Forwards one after the other, so that the one that closes a circle is known.
+        """Check forwards one after the other, so that the one that closes a circle is found.
 
-        Entities with messages come last: it is theirs that end, and the messages stay.
+        Entities with messages come last: their forwards are removed, and the messages stay.
         """
         forwards = _Forwards([each.description for each in self._entities])
         known = forwards.known
@@ -470,7 +470,7 @@ class _CatalogueRepair:
                     FindingKind.FORWARD_TARGET_MISSING,
                     f"The {description.kind} {entity.path!r} forwards to {path!r}, which does not "
                     "exist.",
-                    # Another entity of that name is not the one that was meant (rule M14).
+                    # A new entity of that name is not the one that was allowed (rule M14).
                     "The forward is removed; the messages stay.",
                     entity.path,
                     Severity.WARNING,

@@ -1,13 +1,13 @@
-"""Links that are ended because nothing happens on them, as Azure Service Bus ends them.
+"""Detaching of idle links, as Azure Service Bus does it.
 
-Azure does it after ten minutes; a broker of ours only when ``idle_detach_s`` says after how long.
-A receiver that waits longer for a message loses its link, and its grant of credit with it.
+Azure does it after ten minutes; this broker only with ``idle_detach_s``. A receiver that waits
+longer for a message loses its link, and its credit with it.
 
-Rule 1: use is a message, a grant of credit or a settlement. Credit that waits is none.
-Rule 2: never too early. The time of a link begins with the look that found it used, so it is ended
-        between one and one and a tenth of that time after its last use.
-Rule 3: a look goes over some hundred links, and then others have their turn.
-Rule 4: links to ``$cbs`` and ``$management`` stay: they go with their connection.
+Rule 1: use is a message, a grant of credit or a settlement. Unused credit is not a use.
+Rule 2: never too early. The idle time of a link begins with the check that found it used, so it is
+        detached between 1 and 1.1 times that time after its last use.
+Rule 3: a check covers some hundred links, and then others have their turn.
+Rule 4: links to ``$cbs`` and ``$management`` stay: they end with their connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IdleLinks:
         self._namespace = namespace
         self._idle_s = idle_s
         self._seen: dict[Any, tuple[object, float]] = {}
-        """Of each end what had happened on it, and since when nothing else has."""
+        """The last observed use of each link, and since when it has not changed."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._set_timer()
@@ -68,7 +68,7 @@ class IdleLinks:
         now_s, count = self._namespace.now().monotonic_s, 0
         for peer, link, end in islice(links, LOOKED_AT_ONCE):
             count += 1
-            if not peer.has_end(link, end):  # Given up since the turn before.
+            if not peer.has_end(link, end):  # Detached since the previous turn.
                 continue
             marks = (link.delivery_count, getattr(end, "use_count", 0))
             known, since_s = self._seen.get(end, (None, now_s))

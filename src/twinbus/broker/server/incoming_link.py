@@ -106,7 +106,7 @@ class IncomingLink:
         if len(self._waiting) >= UNACKNOWLEDGED_MAX:
             raise AmqpError(
                 Condition.LINK_TRANSFER_LIMIT_EXCEEDED,
-                f"The limit of {UNACKNOWLEDGED_MAX} unacknowledged deliveries is reached.",
+                f"A link must have at most {UNACKNOWLEDGED_MAX} unacknowledged deliveries.",
             )
         try:
             self._take(event)

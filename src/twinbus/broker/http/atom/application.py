@@ -158,7 +158,7 @@ def _handler(target: RequestTarget, method: str) -> Handler:
     handler = HANDLERS.get((target.kind, method))
     if handler is None:
         known = [verb for kind, verb in HANDLERS if kind == target.kind]
-        raise HttpError(405, f"This path supports only {', '.join(known) or 'no method'}.")
+        raise HttpError(405, f"The method must be one of: {', '.join(known) or 'none'}.")
     return handler
 
 

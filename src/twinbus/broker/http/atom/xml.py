@@ -130,7 +130,7 @@ def description_in(body: bytes, kinds: Collection[str]) -> Element:
             content = child
         elif name not in _ENTRY_EXTRAS:
             raise HttpError(
-                400, f"The element {_shown(name)} occurs more than once or is not allowed here."
+                400, f"The element {_shown(name)} is repeated or not allowed here. Remove it."
             )
     if content is None or len(content) != 1:
         raise HttpError(400, "The entry must have one content element with one description.")

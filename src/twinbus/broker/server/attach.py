@@ -1,8 +1,8 @@
-"""A client asks for a link: is it allowed, does the place exist, which end do we put there?
+"""Attach of a link: checks the claim, finds the entity, and chooses the handler of the link.
 
-The order matters. A peer without a token learns nothing about what exists, and every refusal
-is the standard one (no terminus, then a detach with the reason), because the Azure SDK reads
-the reason only from that.
+The order matters. A client without a token does not learn which entities exist, and every refusal
+has the standard form (no terminus, then a detach with the reason), because the Azure SDK reads the
+reason only from that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 
 
 def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
-    """Answer an attach: accept it with an end of ours behind it, or refuse it."""
+    """Answer an attach: accept it with a handler for the link, or refuse it."""
     try:
         end = _end_for(peer, link)
         if not peer.namespace.links.may_take(peer.links):
@@ -52,7 +52,7 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
         link.refuse(error)
         return
     if isinstance(end, PendingSessionLink):
-        # It is answered when the session is there.
+        # It is answered when the session is locked.
         end.keep_details()
         peer.keep(link, end)
         return
@@ -63,7 +63,7 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
         size_max = end.queue.description.max_message_size_bytes
         properties = {BATCH_SIZE: Int(size_max)}
         if isinstance(link, ReceiverLink):
-            # The envelope of a batch adds a little to the messages in it.
+            # The batch format adds a little to the messages in it.
             link.message_size_bytes_max = peer.limits.batch_size_bytes_max
     link.accept(
         source=attach.source,
@@ -118,7 +118,7 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
 
 
 def not_here(queue: Queue) -> AmqpError:
-    """Messages that go on by themselves are not there to be received."""
+    """The error for receivers of an entity whose messages are forwarded."""
     return AmqpError(
         Condition.NOT_ALLOWED,
         f"The messages of {queue.description.display_path!r} are forwarded to "

@@ -1,17 +1,14 @@
 """The tokens of a connection: the $cbs node, what they grant, and when they expire.
 
-What one connection may do: the tokens it has shown, and when to look at them again.
+A client sends a token to the ``$cbs`` node, and its connection gets the claims of the token. The
+SDK uses the type "jwt" for shared access signatures too, so the prefix of the token decides; a type
+that no SDK uses for one is refused.
 
-The ``$cbs`` node: a client shows a token, and its connection is granted what it allows.
-
-The SDK says type "jwt" for shared access signatures too, so the token's own beginning decides;
-a type that no SDK uses for one is refused.
-
-Rule 1: nothing is granted before a token was shown, and nothing longer than it lives.
-Rule 2: the connection is looked at when the first of its links may have lost its token. A token
-        that was renewed meanwhile makes that one look too many, and no look is ever too late.
-Rule 3: a connection whose last token has ended, or lost its rule or key, is a stranger's again: it
-        has the time of one to show another token, and is closed then.
+Rule 1: nothing is granted before a valid token was sent, and nothing longer than it is valid.
+Rule 2: the links are checked when the first of them may have lost its token. If that token was
+        renewed meanwhile, one check is superfluous, but no check is ever too late.
+Rule 3: a connection whose last token has expired, or lost its rule or key, is unauthenticated
+        again: it has the usual time to send another token, and is closed then.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionAuthorization:
-    """The grants of one peer, and the clock that ends them."""
+    """The grants of one connection, and the timer that ends them."""
 
     def __init__(self, peer: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
@@ -48,7 +45,7 @@ class ConnectionAuthorization:
         return len(self._grants) > 0
 
     def audience(self) -> Audience:
-        """The names a token for this connection may be made out to."""
+        """The names for which a token of this connection may be signed."""
         remote = self._peer.connection.remote_open
         hostname = remote.hostname if remote is not None else None
         if hostname is not None and hostname.count(":") == 1:
@@ -62,7 +59,7 @@ class ConnectionAuthorization:
             self._look_when_all_end()
 
     def demand(self, path: str, claim: Claim) -> None:
-        """Raise unless this connection has shown a token that covers it."""
+        """Raise unless a token of this connection grants the claim on the path."""
         if not self._grants.allows(path, claim, now_s=self._wall_s()):
             raise AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
@@ -71,7 +68,7 @@ class ConnectionAuthorization:
             )
 
     def may_listen(self, path: str) -> bool:
-        """Whether the claim Listen covers the path now; asked for every settlement."""
+        """Whether the Listen claim covers the path now; called for every settlement."""
         until_s = self._listens_until_s.get(path)
         now_s = self._peer.now.wall_ms / 1000
         if until_s is None:
@@ -79,10 +76,10 @@ class ConnectionAuthorization:
             self._listens_until_s[path] = until_s
         return until_s > now_s
 
-    # -- the end of it --------------------------------------------------------------------
+    # -- expiry ---------------------------------------------------------------------------
 
     def watch(self, end: AnyLinkHandler) -> None:
-        """A link was opened: look at it again when its token may have run out."""
+        """A link was opened: check it again when its token may have expired."""
         if end.claim is None:
             return
         now_s = self._wall_s()
@@ -104,15 +101,15 @@ class ConnectionAuthorization:
             self._look_at(last_s)
 
     def drop_unbacked(self) -> None:
-        """Keys or rules changed: what rests on one that is gone, is gone."""
+        """Keys or rules changed: drop the grants of those that were removed."""
         if self._grants.drop_unbacked(self._peer.namespace.rules_for):
             self._listens_until_s.clear()
 
     def checks(self) -> Iterator[None]:
-        """Detach every link whose token has run out or whose key is gone, link by link."""
+        """Detach every link whose token has expired or whose key was removed, link by link."""
         self.stop()
         now_s = self._wall_s()
-        # Of a thousand links most lead to one place; none is asked about twice.
+        # Of a thousand links most have the same path; each path is checked once.
         known: dict[tuple[str, Claim], int | None] = {}
         for link, end in self._peer.links_and_ends():
             yield
@@ -133,7 +130,7 @@ class ConnectionAuthorization:
         self._look_when_all_end()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -143,12 +140,12 @@ class ConnectionAuthorization:
 
 
 TOKEN_TYPES = frozenset({"jwt", "servicebus.windows.net:sastoken"})
-# Tokens that one connection may put in a minute; an SDK puts one per link and hour.
+# Tokens that one connection may send in a minute; an SDK sends one per link and hour.
 TOKENS_PER_MINUTE_MAX = 600
 
 
 class CbsNode:
-    """Takes the tokens of one connection."""
+    """The $cbs node of one connection: accepts its tokens."""
 
     def __init__(self, peer: ClientConnection) -> None:
         self._peer = peer

@@ -1,4 +1,4 @@
-"""The ``<entity>/$management`` node: what the SDK asks besides sending and receiving.
+"""The ``<entity>/$management`` node: the requests besides sending and receiving.
 
     renew-lock, update-disposition             by lock token, from any connection (rule M2);
                                                a session's, from its holder's only
@@ -109,7 +109,7 @@ _COUNTED_ELSEWHERE = frozenset(
 
 
 class _SharedCommit:
-    """One answer for several changes: good when all are on disk, bad with the first that is not."""
+    """One reply for several changes: success when all are on disk, or the first error."""
 
     def __init__(self, ticket: ReplyAck, count: int) -> None:
         self._ticket = ticket
@@ -127,7 +127,7 @@ class _SharedCommit:
 
 
 class ManagementNode:
-    """Answers management requests for one queue on one connection."""
+    """Handles the management requests for one queue on one connection."""
 
     def __init__(self, peer: ClientConnection, queue: Queue, path: str) -> None:
         self._peer = peer
@@ -163,7 +163,7 @@ class ManagementNode:
             answer(refused(error))
 
     def _operation(self, name: str) -> tuple[Claim, _Handler]:
-        """What a name stands for, and the claim that it needs."""
+        """The claim and the handler of an operation."""
         operation: _Handler
         if name in _OPERATIONS:
             claim, method = _OPERATIONS[name]
@@ -183,7 +183,7 @@ class ManagementNode:
         body: dict[str, Any],
         answer: Answer,
     ) -> None:
-        """Look something up when this connection may: there is one reader for all of them."""
+        """Read when this connection has its turn: there is one reader for all of them."""
         place = self._peer.reader_place
 
         def answered(reply: Reply) -> None:
@@ -198,7 +198,7 @@ class ManagementNode:
     def _read(
         self, job: Callable[[Store], Any], done: Callable[[Any], None], answer: Answer
     ) -> None:
-        """Read from the disk, and answer also if the queue is deleted before."""
+        """Read from the disk, and reply also if the queue is deleted before."""
         gone = AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
         self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
 
@@ -248,9 +248,9 @@ class ManagementNode:
     def _settle(
         self, masks: dict[LockRun, int], outcome: SettlementOutcome, ticket: _SharedCommit
     ) -> Iterator[None]:
-        """Settle messages that are held, a few runs in each step.
+        """Settle locked messages, a few runs in each step.
 
-        Between two steps a lock may run out or the queue may be deleted: then the answer is bad.
+        Between two steps a lock may expire or the queue may be deleted: then the reply is an error.
         """
         namespace, queue = self._peer.namespace, self._queue
         runs = list(masks.items())
@@ -284,7 +284,7 @@ class ManagementNode:
 
         def built(rows: Found, messages: list[dict[str, Any]]) -> None:
             if not messages and rows.through_seq < SEQ_MAX:
-                # All that was on disk has gone since; there may be more behind it.
+                # All messages that were read were removed since; there may be more behind them.
                 self._peek_from(rows.through_seq + 1, count, session, answer)
                 return
             self._gave_out(Operation.PEEK, messages)
@@ -345,17 +345,17 @@ class ManagementNode:
     def _take(
         self, wanted: list[tuple[Chunk, int, bytes]], deletes: bool, lock: SessionLock | None
     ) -> Steps[list[dict[str, Any]] | None]:
-        """Take deferred messages that are reserved, a few in each step; None if the lock ends."""
+        """Receive reserved deferred messages, a few in each step; None if the lock ends."""
         queue, namespace = self._queue, self._peer.namespace
         messages: list[dict[str, Any]] = []
         for at in range(0, len(wanted), TAKEN_PER_STEP):
             if at:
                 yield
-            # What the steps before have deleted is in this answer only: it needs no lock.
+            # Messages that previous steps have deleted are only in this reply: it needs no lock.
             is_over = queue.is_deleted or (lock is not None and lock.is_over and not deletes)
             now = namespace.now()
             for chunk, index, blob in wanted[at : at + TAKEN_PER_STEP]:
-                # Handing out one message of a chunk may give the chunk's bytes back.
+                # Delivering one message of a chunk may drop the chunk's bytes.
                 chunk.blob = blob if chunk.blob is None else chunk.blob
                 taker = Consumer(
                     _unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1, session=lock
@@ -375,7 +375,7 @@ class ManagementNode:
         answer(ok({"messages": messages}))
 
     def _build(self, steps: Steps[_Reply], done: Callable[[_Reply], None]) -> None:
-        """Build a reply: a little of it now, and the rest after the others had their turns."""
+        """Build a reply: a part of it now, and the rest after the turns of others."""
         try:
             next(steps)
         except StopIteration as end:
@@ -385,7 +385,7 @@ class ManagementNode:
 
     def _gave_out(self, operation: Operation, messages: list[dict[str, Any]]) -> None:
         sizes = [len(message["message"]) for message in messages]
-        # A look that finds nothing is an operation too.
+        # A request that finds nothing is an operation too.
         self._tally(operation).gave_out(len(sizes), max(1, units_of(sizes)), sum(sizes))
 
     # -- schedules ------------------------------------------------------------------------
@@ -403,7 +403,7 @@ class ManagementNode:
         self._go_on(self._ingest(_items(body, "messages"), answer), answer, self._peer.turn_ends_s)
 
     def _go_on(self, steps: Iterator[None], answer: Answer, stop_s: float) -> bool:
-        """Take steps until they are done (True) or the monotonic clock says ``stop_s`` (False)."""
+        """Run steps until they are done (True) or the monotonic clock is at ``stop_s`` (False)."""
         try:
             for _step in steps:
                 if time.monotonic() > stop_s:
@@ -426,7 +426,7 @@ class ManagementNode:
             description = queue.description
             limits = self._peer.limits
             ingestion = Ingestion(payload, FORMAT_MESSAGE, description, limits, now, plain)
-            # Every moment is past this one: a large body stops after each step of its check.
+            # This time has always passed: a large body stops after each step of its check.
             while not ingestion.go_on(-math.inf):
                 yield
             taken = ingestion.taken
@@ -477,7 +477,7 @@ class ManagementNode:
         self._read(partial(read_scheduled, queue, seqs), found, answer)
 
 
-# Not in each desk: what a desk holds of itself would wait for the garbage collector.
+# Not in each node: bound methods in it would be cycles that wait for the garbage collector.
 _OPERATIONS: Final[
     dict[str, tuple[Claim, Callable[[ManagementNode, dict[str, Any], Answer], None]]]
 ] = {
@@ -493,7 +493,7 @@ _OPERATIONS: Final[
 def _tried(
     operation: Callable[[dict[str, Any], Answer], None], body: dict[str, Any], answer: Answer
 ) -> None:
-    """Do what was asked, and answer also if it is refused."""
+    """Run the operation, and reply also if it is refused."""
     try:
         operation(body, answer)
     except AmqpError as error:
@@ -501,7 +501,7 @@ def _tried(
 
 
 def _unused(_grant: DeliveryBatch) -> None:
-    """A deferred message is handed over in the reply, not on a link."""
+    """A deferred message is delivered in the reply, not on a link."""
 
 
 def _sequence_numbers(messages: list[IncomingMessage], seqs: range) -> dict[str, Any]:
@@ -531,7 +531,7 @@ def _tokens(body: dict[str, Any]) -> list[bytes]:
     # As bytes: the hashes of UUIDs can be chosen so that all collide.
     as_bytes = [token.bytes_le for token in tokens]
     if len(set(as_bytes)) != len(as_bytes):
-        # The second one would find its lock gone, after the first had settled the message.
+        # The second one would find its lock lost, after the first had settled the message.
         raise bad_request("each lock token must occur only once")
     return as_bytes
 

@@ -4,7 +4,7 @@
     Fault("throttle", Scope(entity="orders", partition=3))
     Fault("cannot-contact", how="black-hole", plane="data")
 
-A fault says what fails, where, when and with which probability. ``KINDS`` is the whole list of
+A fault defines what fails, where, when and with which probability. ``KINDS`` is the whole list of
 kinds with their options and defaults: the command line, the administration API and the checks
 below read it, and a test compares it with docs/BROKER.md.
 
@@ -187,7 +187,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """All options of faults; ``KINDS`` says which kind has which."""
+    """All options of faults; ``KINDS`` lists those of each kind."""
 
     how: str = ""
     """The form of the failure; each kind has its own list, and the first is the default."""

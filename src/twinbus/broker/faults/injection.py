@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class SilentAck:
-    """The sender is not told whether its message was stored."""
+    """Sends no answer, whether the message was stored or not."""
 
     def stored(self, seqs: range) -> None:
         """Do not acknowledge."""

@@ -237,7 +237,7 @@ def duration_us(text: str, name: str) -> int:
 def duration_ms(text: str, name: str) -> int:
     """Milliseconds of a duration that .NET could hold too."""
     total_ms = duration_us(text, name) // 1_000
-    # The stock client rounds the longest duration up by less than a millisecond.
+    # The official client rounds the longest duration up by less than a millisecond.
     if total_ms > DURATION_MS_MAX + 1:
         raise ConfigurationError(f"{name} must be at most {NEVER}", hint=f"Use {NEVER} for 'never'")
     return min(total_ms, DURATION_MS_MAX)

@@ -72,7 +72,7 @@ def test_nothing_is_built_on_a_topic_that_may_be_refused(broker: BrokerThread) -
     broker.store.let_go()
     with pytest.raises(StoreFull):
         topic.result(10)
-    with pytest.raises(ConfigurationError, match="(?i)topic .* not found"):
+    with pytest.raises(ConfigurationError, match=r"(?i)topic .* not found"):
         subscription.result(10)
 
     # Then both can be made once there is room
@@ -224,7 +224,7 @@ def test_a_moved_message_outlives_the_refused_send_of_its_duplicate(
 
 async def _move_on(broker: BrokerThread, source: Queue) -> None:
     """What the source has is looked at now."""
-    broker.namespace.access.caretakers._forwarding._forwarders[source]._try_again()
+    broker.namespace.access.background_tasks._forwarding._forwarders[source]._try_again()
     await asyncio.sleep(0)
 
 

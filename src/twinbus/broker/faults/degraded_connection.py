@@ -71,9 +71,9 @@ class Pipe:
             self._relieved()
         if self._waiting and not self.is_dead and not self._is_scheduled:
             self._is_scheduled = True
-            self._later(max(0.0, self._waiting[0][0] - now_s), self._wake)
+            self._later(max(0.0, self._waiting[0][0] - now_s), self._on_due)
 
-    def _wake(self) -> None:
+    def _on_due(self) -> None:
         self._is_scheduled = False
         if self._waiting:
             self.pump(self._waiting[0][0])
@@ -98,21 +98,21 @@ class DegradedConnection:
         self.is_frozen = False
         """A direction is dead: silence or a late handshake is not held against the client."""
 
-    def tune(self, faults: list[ActiveFault]) -> None:
+    def apply(self, faults: list[ActiveFault]) -> None:
         """From now on the connection has these faults."""
         hows = {(each.fault.how, each.fault.direction) for each in faults}
-        is_hole = any(how == "black-hole" for how, _direction in hows)
-        is_deaf = is_hole or ("half-open", "from-client") in hows
-        self._outward.is_dead = is_hole or ("half-open", "to-client") in hows
-        self.is_frozen = is_deaf or self._outward.is_dead
+        is_black_hole = any(how == "black-hole" for how, _direction in hows)
+        is_inward_dead = is_black_hole or ("half-open", "from-client") in hows
+        self._outward.is_dead = is_black_hole or ("half-open", "to-client") in hows
+        self.is_frozen = is_inward_dead or self._outward.is_dead
         self._slow = [each for each in faults if each.fault.how == "slow"]
-        if is_deaf:
+        if is_inward_dead:
             self._peer.input.stop(FROZEN)
         else:
             self._peer.input.go_on(FROZEN)
         self._outward.pump(self._now_s())
 
-    def heal(self) -> None:
+    def restore(self) -> None:
         """The faults have ended; from now on the connection uses its transport directly."""
         self._inward.empty()
         self._outward.empty()
@@ -172,7 +172,7 @@ class DegradedConnection:
         return asyncio.get_running_loop().time()
 
 
-def hang_up(peer: ClientConnection) -> None:
+def reset_connection(peer: ClientConnection) -> None:
     """Reset a connection without a close frame, as a broken network does."""
     if peer.transport is not None:
         reset(peer.transport)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.engine import locks
-from twinbus.broker.faults.injection import entity_of, failure
+from twinbus.broker.faults.injection import entity_of, fault_error
 from twinbus.broker.faults.network import NetworkFaults
 from twinbus.broker.faults.registry import ActiveFault, FaultPhase
 
@@ -54,7 +54,7 @@ def lose_locks(namespace: Namespace, queues: list[Queue]) -> int:
     return lost
 
 
-def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
+def collect_diagnostics(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
     """The state of the subsystem: counts, locks and links, by entity."""
     links: dict[str, dict[str, int]] = {}
     for peer in namespace.peers:
@@ -87,7 +87,7 @@ def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
     }
 
 
-def file_for(namespace: Namespace, active: ActiveFault) -> Path:
+def diagnostics_file(namespace: Namespace, active: ActiveFault) -> Path:
     """The path of the diagnostics file: in the data directory, or in a temporary one."""
     data = namespace.options.data_directory
     base = Path(tempfile.mkdtemp(prefix="twinbus-")) if data is None else data
@@ -97,11 +97,11 @@ def file_for(namespace: Namespace, active: ActiveFault) -> Path:
     return base / DIAGNOSTICS / name
 
 
-def write(path: Path, told: dict[str, Any]) -> None:
+def write_diagnostics(path: Path, values: dict[str, Any]) -> None:
     """Runs on the writer's thread. An error here must not become an error of a commit."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         for old in sorted(path.parent.glob("*.json"), key=_age)[:-DIAGNOSTICS_FILES_MAX]:
             old.unlink(missing_ok=True)
     except OSError as error:
@@ -120,20 +120,20 @@ class FaultEffects:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self.contact = NetworkFaults(namespace)
+        self.network = NetworkFaults(namespace)
 
     def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
         if before is FaultPhase.WAITING and after is FaultPhase.GONE:
             return
         match active.fault.kind:
             case "cannot-contact":
-                self.contact.changed()
+                self.network.changed()
             case "crash-subsystem" if after is FaultPhase.DOWN:
                 self._crash(active)
             case "cannot-send" if after is FaultPhase.ACTIVE and active.fault.how == "detach":
-                self._detach(active, failure(active), Claim.SEND)
+                self._detach(active, fault_error(active), Claim.SEND)
             case "cannot-receive" if after is FaultPhase.ACTIVE and active.fault.how != "timeout":
-                self._detach(active, failure(active), Claim.LISTEN)
+                self._detach(active, fault_error(active), Claim.LISTEN)
             case "detach" | "lock-loss" if after is FaultPhase.ACTIVE:
                 self.tick(active)
         if after is not FaultPhase.ACTIVE:
@@ -145,7 +145,7 @@ class FaultEffects:
             queues = covered_queues(self._namespace, active)
             active.hit_count += lose_locks(self._namespace, queues)
         else:
-            self._detach(active, failure(active), None)
+            self._detach(active, fault_error(active), None)
 
     def _wake(self, active: ActiveFault) -> None:
         """Serve the queues again that the fault held back."""
@@ -156,9 +156,11 @@ class FaultEffects:
 
     def _crash(self, active: ActiveFault) -> None:
         namespace = self._namespace
-        path = file_for(namespace, active)
+        path = diagnostics_file(namespace, active)
         active.diagnostics_path = str(path)
-        namespace.run_beside_commits(partial(write, path, collect(namespace, active)))
+        namespace.run_beside_commits(
+            partial(write_diagnostics, path, collect_diagnostics(namespace, active))
+        )
         lose_locks(namespace, covered_queues(namespace, active))
         if active.fault.links == "hang":
             for _peer, _link, end in self._links(active):

@@ -281,19 +281,19 @@ class Fault(_Options):
 
     def to_json(self) -> dict[str, Any]:
         """Only the options that are set, so that the result is easy to read."""
-        told: dict[str, Any] = {"kind": self.kind}
+        values: dict[str, Any] = {"kind": self.kind}
         scope = {
             each.name: getattr(self.scope, each.name)
             for each in fields(Scope)
             if getattr(self.scope, each.name) != each.default
         }
         if scope:
-            told["scope"] = scope
+            values["scope"] = scope
         for each in fields(_Options):
             value = getattr(self, each.name)
             if value != each.default:
-                told[each.name] = value
-        return told
+                values[each.name] = value
+        return values
 
     @classmethod
     def from_json(cls, values: Any) -> Fault:

@@ -21,12 +21,12 @@ class InjectedHttpError(NamedTuple):
     sentence: str
 
 
-async def trouble_with(
+async def find_injected_error(
     request: Request, namespace: Namespace, entity: str
 ) -> InjectedHttpError | None:
     """The error of a fault that affects the request; None: handle it, perhaps after a delay."""
     address = "" if request.client is None else f"{request.client.host}:{request.client.port}"
-    for active in namespace.stage.contact.management(address):
+    for active in namespace.fault_effects.network.administration_faults(address):
         active.hit_count += 1
         found = await _out_of_contact(active, request)
         if found is not None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.engine.stored_message import IncomingMessage, facts_of, partition_of
-from twinbus.broker.faults.degraded_connection import hang_up
+from twinbus.broker.faults.degraded_connection import reset_connection
 from twinbus.broker.faults.registry import ActiveFault, FaultPhase, FaultRegistry
 from twinbus.broker.throttle import busy
 from twinbus.errors import StoreFull
@@ -54,7 +54,7 @@ class SilentAck:
         """Do not reject."""
 
 
-def failure(active: ActiveFault) -> AmqpError:
+def fault_error(active: ActiveFault) -> AmqpError:
     """The error with which a fault refuses an operation."""
     fault = active.fault
     condition = Condition.LINK_DETACH_FORCED if fault.how == "detach" else fault.condition
@@ -95,9 +95,9 @@ def _fail_send(
     if active.fault.how == "timeout":
         _swallow(active, end, event, taken)
     elif active.fault.how == "detach":
-        end.detach(failure(active))
+        end.detach(fault_error(active))
     else:
-        raise failure(active)
+        raise fault_error(active)
 
 
 def _swallow(
@@ -163,15 +163,15 @@ def inject_attach(registry: FaultRegistry, end: AnyLinkHandler) -> bool:
             Condition.INTERNAL_ERROR,
             f"Subsystem {crashed.fault.scope.subsystem!r} is down: fault {crashed.id}.",
         )
-    active = _struck_attach(registry, end, path)
+    active = _fault_of_attach(registry, end, path)
     if active is None:
         return False
     if active.fault.how == "timeout":
         return True
-    raise failure(active)
+    raise fault_error(active)
 
 
-def _struck_attach(registry: FaultRegistry, end: AnyLinkHandler, path: str) -> ActiveFault | None:
+def _fault_of_attach(registry: FaultRegistry, end: AnyLinkHandler, path: str) -> ActiveFault | None:
     if end.claim is Claim.SEND:
         return registry.fires("cannot-send", path)
     if end.claim is Claim.LISTEN:
@@ -211,7 +211,7 @@ def _is_paced(registry: FaultRegistry, namespace: Namespace, queue: Queue, path:
     return True
 
 
-def catch_settlement(
+def inject_settlement(
     namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived
 ) -> bool:
     """Whether a fault handled the settlement."""
@@ -224,13 +224,13 @@ def catch_settlement(
     if entry is None:
         return False
     path = entry.end.queue.description.path
-    lost = _lost(registry, path)
+    lost = _fault_of_settlement(registry, path)
     if lost is not None:
         if lost.fault.kind == "lost-disposition" and lost.is_applied():
             # As if the client had settled it already: then the broker does not answer.
             apply(namespace, ledger, replace(event, settled=True))
         if lost.fault.how == "reset":
-            hang_up(entry.end.peer)
+            reset_connection(entry.end.peer)
         return True
     slow = registry.crash_of(path, FaultPhase.SLOW)
     if slow is not None and slow.fires():
@@ -239,7 +239,7 @@ def catch_settlement(
     return False
 
 
-def _lost(registry: FaultRegistry, path: str) -> ActiveFault | None:
+def _fault_of_settlement(registry: FaultRegistry, path: str) -> ActiveFault | None:
     crashed = registry.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.fires():
         return crashed
@@ -258,7 +258,7 @@ _FAULT_OF = {
 }
 
 
-def catch_request(
+def inject_request(
     peer: ClientConnection, path: str, operation: str, work: Work, answer: Answer
 ) -> bool:
     """Whether a fault handled the request.
@@ -269,7 +269,7 @@ def catch_request(
     registry = peer.namespace.faults
     if operation == "com.microsoft:schedule-message":
         check_throttle(registry, path, [], 1, peer.namespace.now())
-    active = _struck_request(registry, path, operation)
+    active = _fault_of_request(registry, path, operation)
     if active is not None:
         _fail_request(active, peer, work)
         return True
@@ -280,7 +280,7 @@ def catch_request(
     return False
 
 
-def _struck_request(registry: FaultRegistry, path: str, operation: str) -> ActiveFault | None:
+def _fault_of_request(registry: FaultRegistry, path: str, operation: str) -> ActiveFault | None:
     crashed = registry.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.fires():
         return crashed
@@ -291,23 +291,23 @@ def _struck_request(registry: FaultRegistry, path: str, operation: str) -> Activ
 def _fail_request(active: ActiveFault, peer: ClientConnection, work: Work) -> None:
     fault = active.fault
     if fault.kind in ("cannot-send", "cannot-receive") and fault.how != "timeout":
-        raise failure(active)
+        raise fault_error(active)
     if fault.kind != "crash-subsystem" and fault.applied_probability and active.is_applied():
         work(lambda _reply: peer.ended_asking())
     else:
         # There will be no reply, so the request must not count as one in progress.
         peer.ended_asking()
     if fault.how == "reset":
-        hang_up(peer)
+        reset_connection(peer)
 
 
-def faulty(registry: FaultRegistry, commit: Callable[[], None]) -> Callable[[], None]:
+def inject_commit(registry: FaultRegistry, commit: Callable[[], None]) -> Callable[[], None]:
     """The commit with the disk faults of now. Random choices are made here, on the loop."""
     wait_s = 0.0
-    for active in registry.on_now("slow-disk"):
+    for active in registry.active_of_kind("slow-disk"):
         wait_s += active.latency_s()
         active.fires()
-    is_full = any(active.fires() for active in registry.on_now("disk-full"))
+    is_full = any(active.fires() for active in registry.active_of_kind("disk-full"))
     if not wait_s and not is_full:
         return commit
 

@@ -25,7 +25,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinbus.broker.fairness.connection_slots import EVICTED, Slot
-from twinbus.broker.faults.degraded_connection import DegradedConnection, hang_up, reset_on_close
+from twinbus.broker.faults.degraded_connection import (
+    DegradedConnection,
+    reset_connection,
+    reset_on_close,
+)
 from twinbus.broker.faults.registry import ActiveFault
 from twinbus.errors import ConfigurationError
 
@@ -52,61 +56,61 @@ class NetworkFaults:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._entrance: ListenerSet | None = None
+        self._listeners: ListenerSet | None = None
         self._is_shut = False
         self._opening: asyncio.Task[None] | None = None
-        self._unheard: dict[socket.socket, _SilentConnection] = {}
+        self._silent: dict[socket.socket, _SilentConnection] = {}
         """Connections in a black hole: accepted, and not read from."""
 
-    def guard(self, entrance: ListenerSet) -> None:
+    def attach(self, listeners: ListenerSet) -> None:
         """From now on check the new connections of these listeners."""
-        self._entrance = entrance
-        entrance.reception.reject_hook = self._reject_hook
+        self._listeners = listeners
+        listeners.acceptor.reject_hook = self._reject_hook
 
     def changed(self) -> None:
         """A fault of this kind began or ended."""
         for peer in list(self._namespace.peers):
-            self.meet(peer)
+            self.apply(peer)
         is_shut = any(_closes_listeners(active) for active in self._faults("data"))
         if is_shut is not self._is_shut:
             self._is_shut = is_shut
             self._adjust_listeners()
-        waiting, self._unheard = self._unheard, {}
+        waiting, self._silent = self._silent, {}
         for connection, (slot, must_be_tls) in waiting.items():
-            if self._entrance is not None and slot.is_taken:
+            if self._listeners is not None and slot.is_taken:
                 slot.leave()  # The acceptor gives the connection another one.
-                self._entrance.reception.accept(connection, must_be_tls=must_be_tls)
+                self._listeners.acceptor.accept(connection, must_be_tls=must_be_tls)
 
     def close(self) -> None:
         """The namespace stops: its listeners stay closed, also when its faults end."""
-        self._entrance = None
+        self._listeners = None
         if self._opening is not None:
             self._opening.cancel()
-        for connection, unheard in self._unheard.items():
-            unheard.slot.leave()
+        for connection, silent in self._silent.items():
+            silent.slot.leave()
             connection.close()
-        self._unheard.clear()
+        self._silent.clear()
 
     # -- listeners ------------------------------------------------------------------------
 
     def _adjust_listeners(self) -> None:
-        entrance = self._entrance
-        if entrance is None:
+        listeners = self._listeners
+        if listeners is None:
             return
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
         if self._is_shut:
-            entrance.close_listeners()
-            for visitor in list(entrance.reception.waiting):
-                visitor.drop()
+            listeners.close_listeners()
+            for pending in list(listeners.acceptor.waiting):
+                pending.drop()
         else:
-            self._opening = asyncio.get_running_loop().create_task(self._open(entrance))
+            self._opening = asyncio.get_running_loop().create_task(self._open(listeners))
 
-    async def _open(self, entrance: ListenerSet) -> None:
+    async def _open(self, listeners: ListenerSet) -> None:
         while True:
             try:
-                await entrance.open()
+                await listeners.open()
             except ConfigurationError as error:
                 logger.warning("Namespace %s: %s", self._namespace.name, error)
                 await asyncio.sleep(REOPEN_PAUSE_S)
@@ -126,7 +130,7 @@ class NetworkFaults:
         with suppress(OSError):
             host, port = connection.getpeername()[:2]
             address = f"{host}:{port}"
-        found = [each for each in self._faults("both") if is_meant(each, address, "")]
+        found = [each for each in self._faults("both") if affects(each, address, "")]
         hows = {active.fault.how for active in found}
         if hows & {"refuse", "reset"}:
             reset_on_close(connection)
@@ -140,49 +144,49 @@ class NetworkFaults:
         return True
 
     def _hold(self, connection: socket.socket, host: str, *, must_be_tls: bool) -> None:
-        if self._entrance is None:
+        if self._listeners is None:
             connection.close()
             return
         evicted = partial(self._evicted, connection, host)
-        slot = self._entrance.reception.slots.admit(host, evicted)
-        self._unheard[connection] = _SilentConnection(slot, must_be_tls)
+        slot = self._listeners.acceptor.slots.admit(host, evicted)
+        self._silent[connection] = _SilentConnection(slot, must_be_tls)
 
     def _evicted(self, connection: socket.socket, host: str) -> None:
         """A newer connection needs the slot."""
-        self._unheard.pop(connection, None)
+        self._silent.pop(connection, None)
         connection.close()
-        if self._entrance is not None:
-            self._entrance.reception.log_violation(EVICTED, host)
+        if self._listeners is not None:
+            self._listeners.acceptor.log_violation(EVICTED, host)
 
     # -- open connections -----------------------------------------------------------------
 
-    def meet(self, peer: ClientConnection) -> None:
+    def apply(self, peer: ClientConnection) -> None:
         """Apply the active faults to one connection."""
         found = [
             active
             for active in self._faults("data")
-            if is_meant(active, address_of(peer.transport), _container_id_of(peer))
+            if affects(active, address_of(peer.transport), _container_id_of(peer))
         ]
         hows = {active.fault.how for active in found}
         for active in found:
             active.hit_count += 1
         if hows & {"refuse", "reset"}:
-            hang_up(peer)
+            reset_connection(peer)
         elif found:
             if peer.line is None:
                 peer.line = DegradedConnection(peer)
-            peer.line.tune(found)
+            peer.line.apply(found)
         elif peer.line is not None:
             line, peer.line = peer.line, None
-            line.heal()
+            line.restore()
 
-    def management(self, address: str) -> list[ActiveFault]:
+    def administration_faults(self, address: str) -> list[ActiveFault]:
         """The faults that affect an administration request from that address."""
-        return [each for each in self._faults("management") if is_meant(each, address, "")]
+        return [each for each in self._faults("management") if affects(each, address, "")]
 
     def _faults(self, plane: str) -> Iterator[ActiveFault]:
         """The active faults of one plane; "both" are those of both planes."""
-        for active in self._namespace.faults.on_now("cannot-contact"):
+        for active in self._namespace.faults.active_of_kind("cannot-contact"):
             if active.fault.plane in ("both", plane) and not (
                 plane == "data" and active.fault.how == "gateway-error"
             ):
@@ -194,7 +198,7 @@ def _closes_listeners(active: ActiveFault) -> bool:
     return fault.how == "refuse" and fault.plane == "both" and not fault.only_clients
 
 
-def is_meant(active: ActiveFault, address: str, container_id: str) -> bool:
+def affects(active: ActiveFault, address: str, container_id: str) -> bool:
     """Whether a client is one of those that the fault affects."""
     only = active.fault.only_clients
     return not only or address.startswith(only) or container_id.startswith(only)

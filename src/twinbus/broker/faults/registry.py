@@ -33,7 +33,7 @@ SUBSYSTEM_COUNT: Final = 4
 SUBSYSTEM_NAME_LENGTH_MAX: Final = 64
 
 
-def usual_subsystem(path: str) -> str:
+def default_subsystem(path: str) -> str:
     """The subsystem of an entity that is not assigned to another."""
     return f"subsystem-{crc32(path.encode()) % SUBSYSTEM_COUNT}"
 
@@ -46,7 +46,7 @@ class Subsystems:
 
     def of(self, path: str) -> str:
         """The subsystem of a canonical path."""
-        return self._assigned.get(path) or usual_subsystem(path)
+        return self._assigned.get(path) or default_subsystem(path)
 
     def assign(self, path: str, subsystem: str | None) -> None:
         path = parse_entity_path(path)
@@ -134,7 +134,7 @@ class ActiveFault:
     def to_json(self, now_s: float) -> dict[str, Any]:
         """The fault with its state."""
         ends_s = self.plan[-1][0] if self.plan[-1][1] is FaultPhase.GONE else None
-        told = {
+        values = {
             **self.fault.to_json(),
             "phase": str(self.phase),
             "hit_count": self.hit_count,
@@ -142,8 +142,8 @@ class ActiveFault:
             "remaining_s": None if ends_s is None else max(0.0, round(ends_s - now_s, 3)),
         }
         if self.diagnostics_path:
-            told["diagnostics_path"] = self.diagnostics_path
-        return told
+            values["diagnostics_path"] = self.diagnostics_path
+        return values
 
 
 def _plan(fault: Fault, now_s: float) -> list[tuple[float, FaultPhase]]:
@@ -185,14 +185,14 @@ class Timers(Protocol):
 class FaultRegistry:
     """The faults of one namespace. All methods are called on the event loop's thread."""
 
-    def __init__(self, clock: Clock, timers: Timers, chance: Random, stage: Effects) -> None:
+    def __init__(self, clock: Clock, timers: Timers, chance: Random, effects: Effects) -> None:
         self.has_no_faults = True
         """No fault is active: the only thing that a request checks without faults."""
         self.subsystems = Subsystems()
         self._clock = clock
         self._timers = timers
         self._chance = chance
-        self._stage = stage
+        self._effects = effects
         self._faults: dict[str, ActiveFault] = {}
         self._names = (f"fault-{number}" for number in count(1))
         self._timer: asyncio.TimerHandle | None = None
@@ -211,7 +211,7 @@ class FaultRegistry:
                 f"Fault {fault.id!r} already exists", hint="Clear it first, or use another id"
             )
         self._faults[fault.id] = ActiveFault(fault, self._now_s())
-        self.look()
+        self.run_due()
         return fault.id
 
     def list(self) -> Listing:
@@ -241,8 +241,10 @@ class FaultRegistry:
     @contextmanager
     def on(self, fault: Fault | str, scope: Scope | None = None, **options: Any) -> Iterator[str]:
         """Have a fault for the length of a ``with`` block."""
-        made = Fault(fault, scope or Scope(), **options) if isinstance(fault, str) else fault
-        fault_id = self.add(made)
+        chosen_fault = (
+            Fault(fault, scope or Scope(), **options) if isinstance(fault, str) else fault
+        )
+        fault_id = self.add(chosen_fault)
         try:
             yield fault_id
         finally:
@@ -255,7 +257,7 @@ class FaultRegistry:
 
     # -- for the places where requests are handled ----------------------------------------
 
-    def on_now(self, kind: str) -> Iterator[ActiveFault]:
+    def active_of_kind(self, kind: str) -> Iterator[ActiveFault]:
         """The active faults of a kind."""
         for active in self._faults.values():
             if active.fault.kind == kind and active.is_on:
@@ -264,7 +266,7 @@ class FaultRegistry:
     def covering(self, kind: str, path: str) -> Iterator[ActiveFault]:
         """The active faults of a kind that concern an entity."""
         subsystem = self.subsystems.of(path)
-        for active in self.on_now(kind):
+        for active in self.active_of_kind(kind):
             if active.covers(path, subsystem):
                 yield active
 
@@ -288,7 +290,7 @@ class FaultRegistry:
 
     # -- time -----------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def run_due(self) -> None:
         """Begin and end what is due. Also called when the clock was moved."""
         now_s = self._now_s()
         for active in list(self._faults.values()):
@@ -296,7 +298,7 @@ class FaultRegistry:
             tick_s = active.next_tick_s
             if tick_s is not None and now_s + TIMER_SLACK_S >= tick_s:
                 active.next_tick_s = now_s + 1 / (active.fault.rate_per_s or 1.0)
-                self._stage.tick(active)
+                self._effects.tick(active)
         self._arm()
 
     def _go_through(self, active: ActiveFault, now_s: float) -> None:
@@ -312,7 +314,7 @@ class FaultRegistry:
         elif active.fault.rate_per_s is not None and KINDS[active.fault.kind].is_moment:
             active.next_tick_s = self._now_s() + 1 / active.fault.rate_per_s
         self.has_no_faults = not any(each.is_on for each in self._faults.values())
-        self._stage.changed(active, before, phase)
+        self._effects.changed(active, before, phase)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -322,7 +324,7 @@ class FaultRegistry:
         times = [active.next_timer_s(now_s) for active in self._faults.values()]
         at_s = min((each for each in times if each is not None), default=None)
         if at_s is not None:
-            self._timer = self._timers.call_later(max(0.0, at_s - now_s), self.look)
+            self._timer = self._timers.call_later(max(0.0, at_s - now_s), self.run_due)
 
     def _free_name(self) -> str:
         return next(name for name in self._names if name not in self._faults)

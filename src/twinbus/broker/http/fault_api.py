@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from twinbus.broker.broker import Broker
 from twinbus.broker.faults.fault import COMMON_OPTIONS, KINDS, Fault
-from twinbus.broker.faults.http_injection import trouble_with
+from twinbus.broker.faults.http_injection import find_injected_error
 from twinbus.broker.http.json_requests import NEEDS_MANAGE, check_access, json_body, namespace_of
 from twinbus.broker.http.request_checks import HttpError
 from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
@@ -40,21 +40,21 @@ ALWAYS_REACHED = frozenset({"faults", "subsystems", "stop", "start"})
 
 def fault_routes(broker: Broker) -> list[Route]:
     """The routes of this module."""
-    desk = FaultApi(broker)
+    api = FaultApi(broker)
     faults = "/namespaces/{namespace}/faults"
     subsystems = "/namespaces/{namespace}/subsystems"
     return [
-        Route("/faults/kinds", desk.kinds),
-        Route(faults, desk.list_faults, methods=["GET"]),
-        Route(faults, desk.add, methods=["POST"]),
-        Route(faults, desk.clear, methods=["DELETE"]),
-        Route(faults + "/{id}", desk.get, methods=["GET"]),
-        Route(faults + "/{id}", desk.clear, methods=["DELETE"]),
-        Route(subsystems, desk.list_subsystems, methods=["GET"]),
-        Route(subsystems, desk.assign, methods=["PUT"]),
-        Route("/namespaces/{namespace}/stop", desk.stop, methods=["POST"]),
-        Route("/namespaces/{namespace}/start", desk.start, methods=["POST"]),
-        Route("/clock/advance", desk.advance, methods=["POST"]),
+        Route("/faults/kinds", api.kinds),
+        Route(faults, api.list_faults, methods=["GET"]),
+        Route(faults, api.add, methods=["POST"]),
+        Route(faults, api.clear, methods=["DELETE"]),
+        Route(faults + "/{id}", api.get, methods=["GET"]),
+        Route(faults + "/{id}", api.clear, methods=["DELETE"]),
+        Route(subsystems, api.list_subsystems, methods=["GET"]),
+        Route(subsystems, api.assign, methods=["PUT"]),
+        Route("/namespaces/{namespace}/stop", api.stop, methods=["POST"]),
+        Route("/namespaces/{namespace}/start", api.start, methods=["POST"]),
+        Route("/clock/advance", api.advance, methods=["POST"]),
     ]
 
 
@@ -66,18 +66,20 @@ class FaultMiddleware:
         self._broker = broker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        trouble = None
+        injected = None
         if scope["type"] == "http":
-            running, entity = self._aim(scope["path"])
+            running, entity = self._find_target(scope["path"])
             if running is not None and not running.faults.has_no_faults:
-                trouble = await trouble_with(Request(scope, receive), running.access, entity)
-        if trouble is None:
+                injected = await find_injected_error(
+                    Request(scope, receive), running.access, entity
+                )
+        if injected is None:
             await self._app(scope, receive, send)
         else:
-            response = JSONResponse({"error": trouble.sentence}, status_code=trouble.status)
+            response = JSONResponse({"error": injected.sentence}, status_code=injected.status)
             await response(scope, receive, send)
 
-    def _aim(self, path: str) -> tuple[RunningNamespace | None, str]:
+    def _find_target(self, path: str) -> tuple[RunningNamespace | None, str]:
         """The namespace and the entity of a request; other requests are not affected by faults."""
         _root, first, *rest = [*path.split("/"), "", ""]
         if first != "namespaces" or rest[1] in ALWAYS_REACHED:
@@ -117,12 +119,12 @@ class FaultApi:
         return JSONResponse(self._running(request).faults.list())
 
     async def add(self, request: Request) -> Response:
-        board = self._running(request).faults
+        registry = self._running(request).faults
         fault = Fault.from_json(await json_body(request))
-        fault_id = board.add(fault)
+        fault_id = registry.add(fault)
         # A fault that fires once is over by now.
         over = {**fault.to_json(), "id": fault_id, "phase": "over", "remaining_s": 0.0}
-        return JSONResponse(board.get(fault_id) or over, status_code=201)
+        return JSONResponse(registry.get(fault_id) or over, status_code=201)
 
     async def get(self, request: Request) -> Response:
         return JSONResponse(self._found(request)[1])
@@ -131,15 +133,15 @@ class FaultApi:
         running = self._running(request)
         fault_id = None if "id" not in request.path_params else self._found(request)[0]
         cleared = running.faults.clear(fault_id)
-        await running.access.stage.contact.until_open()
+        await running.access.fault_effects.network.until_open()
         return JSONResponse({"cleared": cleared})
 
     def _found(self, request: Request) -> tuple[str, dict[str, Any]]:
         fault_id = request.path_params["id"]
-        board = self._running(request).faults
-        found = board.get(fault_id)
+        registry = self._running(request).faults
+        found = registry.get(fault_id)
         if found is None:
-            raise HttpError(404, f"Fault {fault_id[:80]!a} not found. {board.describe_names()}.")
+            raise HttpError(404, f"Fault {fault_id[:80]!a} not found. {registry.describe_names()}.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------
@@ -150,9 +152,9 @@ class FaultApi:
         return JSONResponse({path: running.faults.subsystems.of(path) for path in paths})
 
     async def assign(self, request: Request) -> Response:
-        board = self._running(request).faults
+        registry = self._running(request).faults
         for path, subsystem in (await json_body(request)).items():
-            board.assign(path, subsystem)
+            registry.assign(path, subsystem)
         return await self.list_subsystems(request)
 
     # -- namespaces -----------------------------------------------------------------------
@@ -209,10 +211,10 @@ class FaultApi:
     def _check_any(self, request: Request) -> None:
         """All namespaces share the clock: the Manage claim on one of them is enough."""
         broker = self._broker
-        places: list[RunningNamespace | StoppedNamespace] = [*broker.namespaces.values()]
-        for place in (*places, *broker.stopped.values()):
+        audiences: list[RunningNamespace | StoppedNamespace] = [*broker.namespaces.values()]
+        for audience in (*audiences, *broker.stopped.values()):
             try:
-                check_access(request, place)
+                check_access(request, audience)
             except HttpError:
                 continue
             return

@@ -81,14 +81,14 @@ NamespaceOf = Callable[[Request], RunningNamespace]
 
 def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
     """The routes; ``namespace_of`` raises unless the client may manage the namespace."""
-    desk = PurgeApi(namespace_of)
+    api = PurgeApi(namespace_of)
     return [
         Route(
             "/namespaces/{namespace}/queues/{path:path}/purge",
-            desk.purge,
+            api.purge,
             methods=["POST"],
         ),
-        Route("/namespaces/{namespace}/reset", desk.reset, methods=["POST"]),
+        Route("/namespaces/{namespace}/reset", api.reset, methods=["POST"]),
     ]
 
 
@@ -138,24 +138,24 @@ Authorised = Callable[[Request], RunningNamespace]
 
 def topic_routes(namespace_of: Authorised) -> list[Route]:
     """The routes; ``namespace_of`` raises unless the client may manage the namespace."""
-    desk = TopicApi(namespace_of)
+    api = TopicApi(namespace_of)
     topic = "/namespaces/{namespace}/topics/{topic:path}"
     subscription = topic + "/subscriptions/{subscription}"
     rule = subscription + "/rules/{rule}"
     # The longest path first: the name of a topic may have slashes.
     return [
-        Route(rule, desk.get_rule, methods=["GET"]),
-        Route(rule, desk.put_rule, methods=["PUT"]),
-        Route(rule, desk.delete_rule, methods=["DELETE"]),
-        Route(subscription + "/rules", desk.list_rules),
-        Route(subscription, desk.get_subscription, methods=["GET"]),
-        Route(subscription, desk.put_subscription, methods=["PUT"]),
-        Route(subscription, desk.delete_subscription, methods=["DELETE"]),
-        Route(topic + "/subscriptions", desk.list_subscriptions),
-        Route("/namespaces/{namespace}/topics", desk.list_topics),
-        Route(topic, desk.get_topic, methods=["GET"]),
-        Route(topic, desk.put_topic, methods=["PUT"]),
-        Route(topic, desk.delete_topic, methods=["DELETE"]),
+        Route(rule, api.get_rule, methods=["GET"]),
+        Route(rule, api.put_rule, methods=["PUT"]),
+        Route(rule, api.delete_rule, methods=["DELETE"]),
+        Route(subscription + "/rules", api.list_rules),
+        Route(subscription, api.get_subscription, methods=["GET"]),
+        Route(subscription, api.put_subscription, methods=["PUT"]),
+        Route(subscription, api.delete_subscription, methods=["DELETE"]),
+        Route(topic + "/subscriptions", api.list_subscriptions),
+        Route("/namespaces/{namespace}/topics", api.list_topics),
+        Route(topic, api.get_topic, methods=["GET"]),
+        Route(topic, api.put_topic, methods=["PUT"]),
+        Route(topic, api.delete_topic, methods=["DELETE"]),
     ]
 
 
@@ -291,27 +291,27 @@ KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
 
 def admin_application(broker: Broker) -> ASGIApp:
     """The HTTP application of a broker."""
-    desk = NamespaceApi(broker)
+    api = NamespaceApi(broker)
     path = "/namespaces/{namespace}/queues/{path:path}"
     rule = "/namespaces/{namespace}/rules/{name}"
     key = "/namespaces/{namespace}/keys/{name}/{which}"
     application = Starlette(
         routes=[
-            Route("/health", desk.health),
-            *purge_routes(desk.namespace_of),
+            Route("/health", api.health),
+            *purge_routes(api.namespace_of),
             *fault_routes(broker),
-            Route("/namespaces/{namespace}/queues", desk.list_queues),
-            Route(path, desk.get_queue, methods=["GET"]),
-            Route(path, desk.put_queue, methods=["PUT"]),
-            Route(path, desk.patch_queue, methods=["PATCH"]),
-            Route(path, desk.delete_queue, methods=["DELETE"]),
-            Route("/namespaces/{namespace}/operations", desk.operations),
-            Route("/namespaces/{namespace}/rules", desk.list_rules),
-            Route(rule, desk.put_rule, methods=["PUT"]),
-            Route(rule, desk.delete_rule, methods=["DELETE"]),
-            Route(key, desk.regenerate_key, methods=["POST"]),
-            *topic_routes(desk.namespace_of),
-            Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
+            Route("/namespaces/{namespace}/queues", api.list_queues),
+            Route(path, api.get_queue, methods=["GET"]),
+            Route(path, api.put_queue, methods=["PUT"]),
+            Route(path, api.patch_queue, methods=["PATCH"]),
+            Route(path, api.delete_queue, methods=["DELETE"]),
+            Route("/namespaces/{namespace}/operations", api.operations),
+            Route("/namespaces/{namespace}/rules", api.list_rules),
+            Route(rule, api.put_rule, methods=["PUT"]),
+            Route(rule, api.delete_rule, methods=["DELETE"]),
+            Route(key, api.regenerate_key, methods=["POST"]),
+            *topic_routes(api.namespace_of),
+            Route("/{path:path}", api.administer, methods=["GET", "PUT", "DELETE"]),
         ],
         middleware=[Middleware(FaultMiddleware, broker=broker)],
         exception_handlers={
@@ -369,8 +369,8 @@ class NamespaceApi:
                 "tls_port": namespace.tls_port,
                 "queues": len(namespace.queues()),
                 "connections": namespace.connection_count,
-                "strangers": namespace.entrance.reception.slots.stranger_count,
-                "strangers_evicted": namespace.entrance.reception.slots.evicted_count,
+                "strangers": namespace.listeners.acceptor.slots.stranger_count,
+                "strangers_evicted": namespace.listeners.acceptor.slots.evicted_count,
                 "store": namespace.access.store_statistics(),
             }
         for name, stopped in self._broker.stopped.items():
@@ -409,13 +409,17 @@ class NamespaceApi:
         return Response(status_code=204)
 
     async def operations(self, request: Request) -> Response:
-        books = self.namespace_of(request).access.metering
+        metering = self.namespace_of(request).access.metering
         totals = [
             {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
-            for each in books.meter
+            for each in metering.meter
         ]
         return JSONResponse(
-            {"run": books.run, "unwritten_units": books.meter.unwritten_units, "totals": totals}
+            {
+                "run": metering.run,
+                "unwritten_units": metering.meter.unwritten_units,
+                "totals": totals,
+            }
         )
 
     async def administer(self, request: Request) -> Response:

@@ -22,8 +22,8 @@ from twinbus.broker.http.request_checks import (
     HttpError,
     audience_of,
     check_still_granted,
-    grant_of,
     status_of,
+    verify_request,
 )
 from twinbus.broker.http.request_gate import BODY_BYTES_MAX
 from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
@@ -64,7 +64,7 @@ def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
 def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
     """Raise unless the client may manage the whole namespace."""
     try:
-        grant = grant_of(request, namespace.access)
+        grant = verify_request(request, namespace.access)
     except AccessDenied as error:
         raise HttpError(401, str(error)) from error
     if grant.segments or Claim.MANAGE not in grant.claims:

@@ -116,8 +116,8 @@ class DeadlineHttpProtocol(H11Protocol):
         self._serving = serving
         self._slot = slot
         self._deadline: asyncio.TimerHandle | None = None
-        self._being_read: asyncio.TimerHandle | None = None
-        self._going: asyncio.TimerHandle | None = None
+        self._reading_timer: asyncio.TimerHandle | None = None
+        self._closing_timer: asyncio.TimerHandle | None = None
         self._gate = HttpRequestGate()
         self._is_refused = False
         self._unread = b""
@@ -199,9 +199,11 @@ class DeadlineHttpProtocol(H11Protocol):
         if not self._gate.is_in_request:
             self._stop_watching()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._serving.request_timeout_s, self._too_late)
+            self._deadline = self.loop.call_later(
+                self._serving.request_timeout_s, self._request_timed_out
+            )
 
-    def _too_late(self) -> None:
+    def _request_timed_out(self) -> None:
         self._log_violation("an HTTP request was not complete in time")
         self.transport.abort()
 
@@ -213,30 +215,32 @@ class DeadlineHttpProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self._log_violation("an HTTP request was refused: invalid HTTP")
         super().send_400_response(msg)
-        self._begin_to_go()
+        self._limit_closing()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._being_read = self.loop.call_later(self._serving.request_timeout_s, self._is_deaf)
+        self._reading_timer = self.loop.call_later(
+            self._serving.request_timeout_s, self._response_not_read
+        )
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        _stop(self._being_read)
+        _stop(self._reading_timer)
 
-    def _is_deaf(self) -> None:
+    def _response_not_read(self) -> None:
         self._log_violation("an HTTP response was not read in time")
         self.transport.abort()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._begin_to_go()
+        self._limit_closing()
         self._input.go_on(ASKING)
 
-    def _begin_to_go(self) -> None:
+    def _limit_closing(self) -> None:
         """If this was the last response, it must be read in time: closing waits for that."""
-        _stop(self._going)
+        _stop(self._closing_timer)
         delay_s = KEEP_ALIVE_S + self._serving.request_timeout_s
-        self._going = self.loop.call_later(delay_s, self._end_if_closing)
+        self._closing_timer = self.loop.call_later(delay_s, self._end_if_closing)
 
     def _end_if_closing(self) -> None:
         if self.transport.is_closing():
@@ -247,9 +251,9 @@ class DeadlineHttpProtocol(H11Protocol):
         self._turns.leave()
         self._input.close()
         self._stop_watching()
-        _stop(self._being_read)
-        _stop(self._going)
-        self._being_read = self._going = None
+        _stop(self._reading_timer)
+        _stop(self._closing_timer)
+        self._reading_timer = self._closing_timer = None
         super().connection_lost(exc)
 
 

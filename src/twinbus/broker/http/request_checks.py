@@ -36,16 +36,16 @@ __all__ = [
     "PageRequest",
     "TokenAudience",
     "audience_of",
-    "body_of",
     "check_host",
     "check_still_granted",
-    "grant_in",
-    "grant_of",
     "host_name_of",
     "may_manage",
-    "page_of",
+    "parse_page",
+    "parse_version",
+    "read_body",
     "status_of",
-    "version_of",
+    "verify_header",
+    "verify_request",
 ]
 
 
@@ -108,7 +108,7 @@ def check_host(request: Request, audience: Audience) -> None:
         )
 
 
-def version_of(request: Request) -> str:
+def parse_version(request: Request) -> str:
     """The version of the protocol that the client uses."""
     version = _one(request, "api-version") or VERSIONS[-1]
     if version not in VERSIONS:
@@ -118,7 +118,7 @@ def version_of(request: Request) -> str:
     return version
 
 
-def page_of(request: Request) -> PageRequest:
+def parse_page(request: Request) -> PageRequest:
     """The page that ``$skip`` and ``$top`` request."""
     if request.query_params.get("$filter") is not None:
         raise HttpError(400, "Lists cannot be filtered. Remove $filter.")
@@ -131,7 +131,7 @@ def page_of(request: Request) -> PageRequest:
     return PageRequest(skip, min(top, PAGE_SIZE_MAX))
 
 
-async def body_of(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """The body, if it is XML within the size limit."""
     kind = request.headers.get("content-type", _XML_TYPES[0]).partition(";")[0].strip().lower()
     if kind not in _XML_TYPES:
@@ -205,7 +205,7 @@ class TokenAudience(Protocol):
     def now(self) -> Instant: ...
 
 
-def grant_of(request: Request, namespace: TokenAudience) -> AccessGrant:
+def verify_request(request: Request, namespace: TokenAudience) -> AccessGrant:
     """What the request's token grants; raises AccessDenied."""
     shown = request.headers.get("authorization", "")
     if not shown:
@@ -213,7 +213,7 @@ def grant_of(request: Request, namespace: TokenAudience) -> AccessGrant:
             "The request has no Authorization header",
             hint="Create the client from a connection string",
         )
-    grant = grant_in(shown, namespace, audience_of(request, namespace))
+    grant = verify_header(shown, namespace, audience_of(request, namespace))
     slot = request.scope.get("state", {}).get(SLOT)
     if slot is not None:
         # Its connection is authenticated from now on (broker/fairness/connection_slots.py).
@@ -221,7 +221,7 @@ def grant_of(request: Request, namespace: TokenAudience) -> AccessGrant:
     return grant
 
 
-def grant_in(shown: str, namespace: TokenAudience, audience: Audience) -> AccessGrant:
+def verify_header(shown: str, namespace: TokenAudience, audience: Audience) -> AccessGrant:
     """What the token in a header grants; raises AccessDenied."""
     if shown.startswith(_BEARER):
         shown = shown[len(_BEARER) :]

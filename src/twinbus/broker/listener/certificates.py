@@ -168,29 +168,29 @@ class CertificateStore:
     def _keep_own(self) -> Credentials:
         directory = self._directory()
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        known = self._known(directory / "server.pem", directory / "ca.pem")
-        if known is None:
+        existing = self._read_existing(directory / "server.pem", directory / "ca.pem")
+        if existing is None:
             self._make(directory)
-            known = self._known(directory / "server.pem", directory / "ca.pem")
-        if known is None:
+            existing = self._read_existing(directory / "server.pem", directory / "ca.pem")
+        if existing is None:
             raise ConfigurationError(
                 f"The TLS certificate in {str(directory)!r} cannot be used",
                 hint="Delete the directory, and the broker creates a new certificate",
             )
-        return known
+        return existing
 
-    def _known(self, server: Path, ca: Path) -> Credentials | None:
+    def _read_existing(self, server: Path, ca: Path) -> Credentials | None:
         """The certificate in the directory, if it is valid for these names."""
         content = read_private(server)
-        told = _headline(content or b"")
-        if content is None or told is None or not ca.exists():
+        headline = _headline(content or b"")
+        if content is None or headline is None or not ca.exists():
             return None
-        begins_s, expires_s = told.get("begins_s"), told.get("expires_s")
+        begins_s, expires_s = headline.get("begins_s"), headline.get("expires_s")
         if not isinstance(begins_s, int) or not isinstance(expires_s, int):
             return None
         renew_at_s = expires_s - RENEW_BEFORE_S
         # If the clock was ahead when the certificate was created, it is not valid yet.
-        names = told.get("names")
+        names = headline.get("names")
         if names not in ([*self._names], [*self._asked_names()]):
             return None
         if not begins_s <= time.time() < renew_at_s:
@@ -232,19 +232,19 @@ class CertificateStore:
         content = read_private(path)
         if content is not None:
             try:
-                known = read_bundle(content)
-                left_s = known.certificate.not_valid_after_utc.timestamp() - time.time()
-                missing = missing_names(known, self._asked_names())
+                existing = read_bundle(content)
+                left_s = existing.certificate.not_valid_after_utc.timestamp() - time.time()
+                missing = missing_names(existing, self._asked_names())
                 if left_s > RENEW_AUTHORITY_BEFORE_S and not missing:
-                    return known
+                    return existing
                 if missing:
                     logger.warning("TLS authority cannot sign for %s", ", ".join(missing))
             except ValueError:
                 logger.warning("TLS authority cannot be read and is replaced")
             logger.warning("TLS authority is new: distribute the new ca.pem to clients")
-        made = make_authority(socket.gethostname(), time.time(), self._names)
-        write_private(path, made.bundle)
-        return made
+        created = make_authority(socket.gethostname(), time.time(), self._names)
+        write_private(path, created.bundle)
+        return created
 
 
 def names_for(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -269,10 +269,10 @@ def _server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContex
 def _headline(content: bytes) -> dict[str, Any] | None:
     first, _, _ = content.partition(b"\n")
     try:
-        told = json.loads(first.removeprefix(_HEADLINE))
+        headline = json.loads(first.removeprefix(_HEADLINE))
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return headline if isinstance(headline, dict) else None
 
 
 def _write_public(path: Path, content: bytes) -> None:

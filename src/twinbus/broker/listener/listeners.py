@@ -57,15 +57,15 @@ ACCEPTS_PER_TURN_PRESSED = 4
 # that the broker has not handled yet. A busy machine handles all connections late.
 BEHIND_S_MAX = 0.05
 # How long a listener pauses when there is no file descriptor left for another connection.
-REST_S = 0.5
+PAUSE_S = 0.5
 # How long closing a TLS connection waits for the other side.
-TLS_GOODBYE_S = 2.0
+TLS_CLOSE_S = 2.0
 
 TLS_HANDSHAKE = 0x16
 # GET, PUT, POST, PATCH, DELETE, HEAD, OPTIONS, TRACE, CONNECT. AMQP begins with an A.
 HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
 
-TOO_LATE = "a client did not finish its handshake in time"
+HANDSHAKE_TIMED_OUT = "a client did not finish its handshake in time"
 
 LogViolation = Callable[[str, str], None]
 """Called with a sentence and the address of the client."""
@@ -118,7 +118,7 @@ class ConnectionAcceptor:
             return
         PendingConnection(self, connection, must_be_tls=must_be_tls)
 
-    def speech(self, first: int, *, is_secure: bool) -> WireProtocol:
+    def detect_protocol(self, first: int, *, is_secure: bool) -> WireProtocol:
         """The protocol that begins with this byte."""
         if first == TLS_HANDSHAKE and not is_secure:
             return WireProtocol.TLS
@@ -126,9 +126,9 @@ class ConnectionAcceptor:
             return WireProtocol.HTTP
         return WireProtocol.AMQP
 
-    async def protocols(self, speech: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
+    async def protocols(self, wire_protocol: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
         """The factory of connections with that protocol."""
-        if speech is WireProtocol.AMQP and self._amqp is not None:
+        if wire_protocol is WireProtocol.AMQP and self._amqp is not None:
             return self._amqp
         return await self.http.serving()
 
@@ -139,8 +139,8 @@ class ConnectionAcceptor:
 
     async def close(self) -> None:
         """Close pending and HTTP connections."""
-        for visitor in list(self.waiting):
-            visitor.drop()
+        for pending in list(self.waiting):
+            pending.drop()
         self.tarpit.clear()
         await self.http.close()
 
@@ -149,9 +149,9 @@ class PendingConnection:
     """A connection whose protocol is not known yet."""
 
     def __init__(
-        self, reception: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
+        self, acceptor: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
     ) -> None:
-        self._reception = reception
+        self._acceptor = acceptor
         self._connection = connection
         self._must_be_tls = must_be_tls
         self._loop = asyncio.get_running_loop()
@@ -163,16 +163,16 @@ class PendingConnection:
         self.transport: asyncio.Transport | None = None
         """The connection inside TLS."""
         self.address = _address_of(connection)
-        reception.waiting.add(self)
-        self.slot = reception.slots.admit(self.address, self._evicted)
+        acceptor.waiting.add(self)
+        self.slot = acceptor.slots.admit(self.address, self._evicted)
         """Passed on to the protocol of the connection."""
         self.slot.connection = connection
         self._deadline: asyncio.TimerHandle | None = self._loop.call_later(
-            reception.handshake_timeout_s, self._too_late
+            acceptor.handshake_timeout_s, self._handshake_timed_out
         )
-        self._loop.add_reader(connection, self._look)
+        self._loop.add_reader(connection, self._peek)
 
-    def _look(self) -> None:
+    def _peek(self) -> None:
         try:
             first = self._connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -190,7 +190,7 @@ class PendingConnection:
 
     async def _enter(self, first: int) -> None:
         try:
-            await self._find_way(self._reception.speech(first, is_secure=False))
+            await self._connect(self._acceptor.detect_protocol(first, is_secure=False))
         except ConfigurationError as error:
             self._log_violation(f"TLS is not available: {error}")
         except OSError:
@@ -212,22 +212,22 @@ class PendingConnection:
         if not entering.cancelled() and (error := entering.exception()) is not None:
             self._log_violation(f"a connection could not be accepted: {type(error).__name__}")
 
-    async def _find_way(self, speech: WireProtocol) -> None:
-        reception = self._reception
-        if speech is WireProtocol.TLS:
-            context = await reception.tls.context()
+    async def _connect(self, wire_protocol: WireProtocol) -> None:
+        acceptor = self._acceptor
+        if wire_protocol is WireProtocol.TLS:
+            context = await acceptor.tls.context()
             self._is_handed_over = True
             await self._loop.connect_accepted_socket(
-                lambda: TlsPendingConnection(reception, self),
+                lambda: TlsPendingConnection(acceptor, self),
                 self._connection,
                 ssl=context,
-                ssl_handshake_timeout=reception.handshake_timeout_s,
-                ssl_shutdown_timeout=TLS_GOODBYE_S,
+                ssl_handshake_timeout=acceptor.handshake_timeout_s,
+                ssl_shutdown_timeout=TLS_CLOSE_S,
             )
         elif self._must_be_tls:
             self._log_violation("a connection without TLS was refused")
         else:
-            protocols = await reception.protocols(speech)
+            protocols = await acceptor.protocols(wire_protocol)
             self.leave()
             self._is_handed_over = True
             await self._loop.connect_accepted_socket(
@@ -239,8 +239,8 @@ class PendingConnection:
         self._has_protocol = True
         return protocols(self.slot)
 
-    def _too_late(self) -> None:
-        self._log_violation(TOO_LATE)
+    def _handshake_timed_out(self) -> None:
+        self._log_violation(HANDSHAKE_TIMED_OUT)
         self.drop()
 
     def _evicted(self) -> None:
@@ -248,7 +248,7 @@ class PendingConnection:
         self.drop()
 
     def _log_violation(self, what: str) -> None:
-        self._reception.log_violation(what, self.address)
+        self._acceptor.log_violation(what, self.address)
 
     def drop(self) -> None:
         """Close the connection, whatever its state."""
@@ -268,55 +268,55 @@ class PendingConnection:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._reception.waiting.discard(self)
+        self._acceptor.waiting.discard(self)
 
 
 class TlsPendingConnection(asyncio.Protocol):
     """A TLS connection whose inner protocol is not known yet."""
 
-    def __init__(self, reception: ConnectionAcceptor, visitor: PendingConnection) -> None:
-        self._reception = reception
-        self._visitor = visitor
+    def __init__(self, acceptor: ConnectionAcceptor, pending: PendingConnection) -> None:
+        self._acceptor = acceptor
+        self._pending = pending
         self._transport: asyncio.Transport | None = None
-        self._said = bytearray()
+        self._received = bytearray()
         self._entering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport, but have its interface.
-        self._transport = self._visitor.transport = cast(asyncio.Transport, transport)
-        self._visitor.slot.advanced()
-        if self._visitor not in self._reception.waiting:
+        self._transport = self._pending.transport = cast(asyncio.Transport, transport)
+        self._pending.slot.advanced()
+        if self._pending not in self._acceptor.waiting:
             self._transport.abort()  # The handshake ended just after its deadline.
 
     def data_received(self, data: bytes) -> None:
-        self._said += data
+        self._received += data
         if self._entering is None and self._transport is not None:
             self._transport.pause_reading()
             self._entering = asyncio.get_running_loop().create_task(self._enter(self._transport))
             self._entering.add_done_callback(self._entered)
 
     async def _enter(self, transport: asyncio.Transport) -> None:
-        speech = self._reception.speech(self._said[0], is_secure=True)
-        protocols = await self._reception.protocols(speech)
-        self._visitor.leave()
+        wire_protocol = self._acceptor.detect_protocol(self._received[0], is_secure=True)
+        protocols = await self._acceptor.protocols(wire_protocol)
+        self._pending.leave()
         if transport.is_closing():
             return
-        protocol = self._visitor.protocol(protocols)
+        protocol = self._pending.protocol(protocols)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
-        protocol.data_received(bytes(self._said))
+        protocol.data_received(bytes(self._received))
 
     def _entered(self, entering: asyncio.Task[None]) -> None:
         self._entering = None
-        self._visitor.check(entering)
+        self._pending.check(entering)
         if self._transport is not None and not entering.cancelled() and entering.exception():
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._visitor.leave()
-        self._visitor.slot.leave()
-        self._transport = self._visitor.transport = None
+        self._pending.leave()
+        self._pending.slot.leave()
+        self._transport = self._pending.transport = None
 
 
 class Listener:
@@ -324,28 +324,28 @@ class Listener:
 
     def __init__(
         self,
-        reception: ConnectionAcceptor,
+        acceptor: ConnectionAcceptor,
         listeners: list[socket.socket],
         *,
         must_be_tls: bool = False,
     ) -> None:
-        self._reception = reception
+        self._acceptor = acceptor
         self._listeners = listeners
         self._must_be_tls = must_be_tls
         self._loop = asyncio.get_running_loop()
-        self._rest: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
         self._waits_s: float | None = None
         """Since when new connections wait because others wait for the broker."""
         self.port: int = listeners[0].getsockname()[1]
         self._open()
 
     def _open(self) -> None:
-        self._rest = None
+        self._pause = None
         for listener in self._listeners:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        slots = self._reception.slots
+        slots = self._acceptor.slots
         if slots.is_behind and self._may_wait():
             return
         self._waits_s = None
@@ -356,11 +356,11 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._trouble(error)
+                self._accept_failed(error)
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._reception.accept(connection, must_be_tls=self._must_be_tls)
+            self._acceptor.accept(connection, must_be_tls=self._must_be_tls)
 
     def _may_wait(self) -> bool:
         """Whether unauthenticated connections get another turn before one of them is evicted."""
@@ -369,19 +369,19 @@ class Listener:
             self._waits_s = now_s
         return now_s < self._waits_s + BEHIND_S_MAX
 
-    def _trouble(self, error: OSError) -> None:
+    def _accept_failed(self, error: OSError) -> None:
         """Without a file descriptor the connection keeps waiting, and the listener pauses."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             return
-        self._reception.log_violation("no file descriptor is left for another connection", "")
-        self._reception.make_room()
+        self._acceptor.log_violation("no file descriptor is left for another connection", "")
+        self._acceptor.make_room()
         self._stop_accepting()
-        self._rest = self._loop.call_later(REST_S, self._open)
+        self._pause = self._loop.call_later(PAUSE_S, self._open)
 
     def _stop_accepting(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         for listener in self._listeners:
             self._loop.remove_reader(listener)
 
@@ -449,14 +449,14 @@ class ListenerSet:
 
     def __init__(
         self,
-        reception: ConnectionAcceptor,
+        acceptor: ConnectionAcceptor,
         options: BrokerOptions,
         port: int,
         tls_port: int | None = None,
     ) -> None:
-        self.reception = reception
+        self.acceptor = acceptor
         self._options = options
-        self._doors: list[Listener] = []
+        self._listeners: list[Listener] = []
         self.port = port
         """0, for a free port, until the listener was opened for the first time."""
         self.tls_port = tls_port
@@ -471,22 +471,22 @@ class ListenerSet:
             for listener in listeners:
                 listener.close()
             raise
-        self._doors = [Listener(self.reception, listeners, must_be_tls=is_tls_only)]
-        self.port = self._doors[0].port
+        self._listeners = [Listener(self.acceptor, listeners, must_be_tls=is_tls_only)]
+        self.port = self._listeners[0].port
         if tls_listeners:
-            self._doors.append(Listener(self.reception, tls_listeners, must_be_tls=True))
-            self.tls_port = self._doors[1].port
+            self._listeners.append(Listener(self.acceptor, tls_listeners, must_be_tls=True))
+            self.tls_port = self._listeners[1].port
 
     def close_listeners(self) -> None:
         """Accept no more connections; open ones stay."""
-        for door in self._doors:
-            door.close()
-        self._doors = []
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
 
     async def close(self) -> None:
         """Accept no more connections, and close pending and HTTP ones."""
         self.close_listeners()
-        await self.reception.close()
+        await self.acceptor.close()
 
 
 def shown_host(host: str) -> str:
@@ -496,7 +496,7 @@ def shown_host(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def entrance_of_namespace(
+def namespace_listeners(
     namespace: Namespace, tls: CertificateStore, port: int, tls_port: int | None
 ) -> ListenerSet:
     """AMQP and the administration protocol for one namespace."""
@@ -505,9 +505,9 @@ def entrance_of_namespace(
     def now_s() -> float:
         return namespace.now().monotonic_s
 
-    note, note_mistake = _notes(namespace.offences, now_s)
+    note, note_mistake = _notes(namespace.violations, now_s)
 
-    reception = ConnectionAcceptor(
+    acceptor = ConnectionAcceptor(
         tls=tls,
         http=HttpServer(
             request_timeout_s=options.limits.handshake_timeout_s,
@@ -521,21 +521,21 @@ def entrance_of_namespace(
         handshake_timeout_s=options.limits.handshake_timeout_s,
         tarpit_max=options.tarpit_max,
     )
-    entrance = ListenerSet(reception, options, port, tls_port)
-    namespace.stage.contact.guard(entrance)
-    return entrance
+    listeners = ListenerSet(acceptor, options, port, tls_port)
+    namespace.fault_effects.network.attach(listeners)
+    return listeners
 
 
 def _notes(
-    offences: ViolationLog, now_s: Callable[[], float]
+    violations: ViolationLog, now_s: Callable[[], float]
 ) -> tuple[Callable[[str, str], None], Callable[[Exception, str, bool], None]]:
     """The callbacks of listeners for violations of clients and for defects of the broker."""
 
     def note(what: str, address: str) -> None:
-        offences.note(what, now_s(), address=address)
+        violations.note(what, now_s(), address=address)
 
     def note_mistake(error: Exception, address: str, is_stranger: bool) -> None:
-        offences.note_mistake(
+        violations.note_mistake(
             "an HTTP request could not be handled",
             error,
             now_s(),
@@ -552,15 +552,15 @@ def _slots(options: BrokerOptions) -> ConnectionSlots:
     )
 
 
-def entrance_of_administration(
+def administration_listeners(
     broker: Broker, make_application: Callable[[], Any], port: int
 ) -> ListenerSet:
     """The administration of a whole broker."""
     options = broker.options
-    offences = ViolationLog("administration")
+    violations = ViolationLog("administration")
 
-    note, note_mistake = _notes(offences, time.monotonic)
-    reception = ConnectionAcceptor(
+    note, note_mistake = _notes(violations, time.monotonic)
+    acceptor = ConnectionAcceptor(
         tls=broker.tls,
         http=HttpServer(
             make_application,
@@ -575,17 +575,17 @@ def entrance_of_administration(
         handshake_timeout_s=options.limits.handshake_timeout_s,
         tarpit_max=options.tarpit_max,
     )
-    return ListenerSet(reception, options, port)
+    return ListenerSet(acceptor, options, port)
 
 
-def application_of(namespace: RunningNamespace) -> Any:
+def make_namespace_application(namespace: RunningNamespace) -> Any:
     """The HTTP application on the ports of a namespace; imported for the first request."""
     from twinbus.broker.http.atom.application import namespace_application
 
     return namespace_application(namespace)
 
 
-def application_of_broker(broker: Broker) -> Any:
+def make_broker_application(broker: Broker) -> Any:
     """The application of the broker's own HTTP port."""
     from twinbus.broker.http.json_api import admin_application
 

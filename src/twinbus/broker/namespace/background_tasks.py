@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("twinbus.broker")
 
 # Between two checks: short enough for a test with one second, long for five minutes.
-LOOK_S_MIN = 0.2
-LOOK_S_MAX = 30.0
-LOOKS_PER_IDLE_TIME = 4
+CHECK_S_MIN = 0.2
+CHECK_S_MAX = 30.0
+CHECKS_PER_IDLE_TIME = 4
 # Entities that are checked before others have their turn.
-LOOKED_AT_ONCE = 256
+CHECKED_PER_TURN = 256
 
 
 class _Watched:
@@ -80,15 +80,15 @@ class AutoDelete:
             self._timer = None
         if self._watched:
             shortest_s = min(map(_idle_s, self._watched))
-            pause_s = min(max(shortest_s / LOOKS_PER_IDLE_TIME, LOOK_S_MIN), LOOK_S_MAX)
-            self._timer = self._namespace.call_later(pause_s, self.look)
+            pause_s = min(max(shortest_s / CHECKS_PER_IDLE_TIME, CHECK_S_MIN), CHECK_S_MAX)
+            self._timer = self._namespace.call_later(pause_s, self.check)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Note which entities are in use; delete those that were idle for long enough."""
-        self._look_at_some(iter(list(self._watched)))
+        self._check_some(iter(list(self._watched)))
 
-    def _look_at_some(self, entities: Iterator[Queue]) -> None:
-        for entity in islice(entities, LOOKED_AT_ONCE):
+    def _check_some(self, entities: Iterator[Queue]) -> None:
+        for entity in islice(entities, CHECKED_PER_TURN):
             watched = self._watched.get(entity)
             if watched is None:
                 continue
@@ -102,7 +102,7 @@ class AutoDelete:
             watched.was_in_use, watched.marks = is_in_use, marks
         rest = list(entities)
         if rest and not self._is_stopped:
-            self._namespace.call_later(0, partial(self._look_at_some, iter(rest)))
+            self._namespace.call_later(0, partial(self._check_some, iter(rest)))
         else:
             self._set_timer()
 
@@ -159,7 +159,7 @@ class BackgroundTasks:
 
     def __init__(self, namespace: Namespace) -> None:
         self._forwarding = Forwarding(namespace)
-        self._idleness = AutoDelete(namespace)
+        self._auto_delete = AutoDelete(namespace)
         idle_s = namespace.options.idle_detach_s
         self._idle_links = None if idle_s is None else IdleLinks(namespace, idle_s)
         for entity in namespace.catalogue.entities():
@@ -168,13 +168,13 @@ class BackgroundTasks:
     def entity_changed(self, entity: Queue) -> None:
         """An entity was created, changed or deleted."""
         self._forwarding.entity_changed(entity)
-        self._idleness.entity_changed(entity)
+        self._auto_delete.entity_changed(entity)
 
     def clock_moved(self) -> None:
-        self._idleness.look()
+        self._auto_delete.check()
 
     def stop(self) -> None:
         self._forwarding.stop()
-        self._idleness.stop()
+        self._auto_delete.stop()
         if self._idle_links is not None:
             self._idle_links.stop()

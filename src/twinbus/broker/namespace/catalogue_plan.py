@@ -194,7 +194,7 @@ class Draft:
                 ops.append(op)
         yield len(self.ops)
 
-    def let_go(self) -> Iterator[int]:
+    def free_rules(self) -> Iterator[int]:
         """Free the rules of deleted subscriptions: all at once would take a tenth of a second.
 
         Each step yields how many it has freed. Only the draft has them by then.

@@ -140,14 +140,14 @@ class _CatalogueRepair:
 
     def plan(self) -> CataloguePlan:
         for row in self._rows.unsealed:
-            self._say(
+            self._report(
                 FindingKind.ENTITY_UNREADABLE,
                 f"The row of the entity {row.path!r} does not match its checksum.",
                 "It is kept as far as it is readable; check its properties.",
                 row.path,
             )
         for row in sorted([*self._rows.entities, *self._rows.unsealed], key=lambda r: r.queue_id):
-            self._sort_in(row)
+            self._classify(row)
         self._orphans -= self._old_ids
         self._pair_dead_letters()
         self._name_orphans()
@@ -159,7 +159,7 @@ class _CatalogueRepair:
         self._write()
         return self._plan
 
-    def _say(
+    def _report(
         self,
         kind: FindingKind,
         sentence: str,
@@ -180,7 +180,7 @@ class _CatalogueRepair:
 
     # -- reading --------------------------------------------------------------------------
 
-    def _sort_in(self, row: EntityRow) -> None:
+    def _classify(self, row: EntityRow) -> None:
         if row.kind == KIND_DEAD_LETTER:
             self._dead[row.queue_id] = row.path
         elif row.kind == KIND_RULE:
@@ -199,7 +199,7 @@ class _CatalogueRepair:
             reason = "names another path"
         except (TwinbusError, ValueError, TypeError, RecursionError):
             reason = "cannot be read"
-        self._say(
+        self._report(
             FindingKind.ENTITY_UNREADABLE,
             f"The description of the {row.kind} {row.path!r} {reason}.",
             "It gets default properties; its messages are kept.",
@@ -216,7 +216,7 @@ class _CatalogueRepair:
 
     def _unknown(self, row: EntityRow) -> None:
         holds = self._rows.contents.get(row.queue_id, 0)
-        self._say(
+        self._report(
             FindingKind.ENTITY_UNREADABLE,
             f"The entity {row.path!r} has the unknown kind {row.kind[:40]!r}.",
             "It becomes a queue, because it holds messages."
@@ -260,7 +260,7 @@ class _CatalogueRepair:
             sentence = f"{owner_path!r} has two dead-letter queues."
         if dead_id - 1 in self._orphans and not has_owner:
             self._orphans.discard(dead_id - 1)
-            entity = self._made(dead_id - 1, owner_path, dead_id)
+            entity = self._create_owner(dead_id - 1, owner_path, dead_id)
             repair = f"The {entity.description.kind} {entity.path!r} is created with default "
             repair += "properties and its messages."
         elif not holds:
@@ -271,11 +271,11 @@ class _CatalogueRepair:
             self._append(_Entity(dead_id, self._default(dead_id, KIND_QUEUE, path)))
             repair = f"Its messages are in the queue {path!r}."
         else:
-            entity = self._made(self._rows.take_id(), owner_path, dead_id)
+            entity = self._create_owner(self._rows.take_id(), owner_path, dead_id)
             repair = f"The {entity.description.kind} {entity.path!r} is created."
-        self._say(FindingKind.DEAD_LETTER_MISSING, sentence, repair, owner_path)
+        self._report(FindingKind.DEAD_LETTER_MISSING, sentence, repair, owner_path)
 
-    def _made(self, queue_id: int, path: str, dead_id: int) -> _Entity:
+    def _create_owner(self, queue_id: int, path: str, dead_id: int) -> _Entity:
         kind = KIND_SUBSCRIPTION if _SUBSCRIPTIONS in path else KIND_QUEUE
         entity = _Entity(queue_id, self._default(queue_id, kind, path))
         entity.dead_id = dead_id
@@ -293,7 +293,7 @@ class _CatalogueRepair:
             if has_dead_letters and entity.queue_id + 1 in self._orphans:
                 entity.dead_id = entity.queue_id + 1
                 self._orphans.discard(entity.dead_id)
-                self._say_no_dead_letters(entity)
+                self._report_no_dead_letters(entity)
         for queue_id in sorted(self._orphans):
             if queue_id not in self._orphans:
                 continue
@@ -313,8 +313,8 @@ class _CatalogueRepair:
     def _is_empty(self, queue_id: int) -> bool:
         return not self._rows.contents.get(queue_id) and queue_id not in self._rows.sessions
 
-    def _say_no_dead_letters(self, entity: _Entity) -> None:
-        self._say(
+    def _report_no_dead_letters(self, entity: _Entity) -> None:
+        self._report(
             FindingKind.DEAD_LETTER_MISSING,
             f"The {entity.description.kind} {entity.path!r} has no dead-letter queue.",
             "It gets one.",
@@ -325,7 +325,7 @@ class _CatalogueRepair:
         for entity in self._entities:
             if entity.dead_id is None and entity.description.gives_messages:
                 if entity.queue_id in self._old_ids:
-                    self._say_no_dead_letters(entity)
+                    self._report_no_dead_letters(entity)
                 entity.dead_id = self._rows.take_id()
 
     # -- one entity to a path -------------------------------------------------------------
@@ -345,7 +345,7 @@ class _CatalogueRepair:
             kept.append(stays)
             for entity in entities:
                 if entity is not stays:
-                    kept += self._move_away(entity, path, stays)
+                    kept += self._rename_or_drop(entity, path, stays)
         self._entities = kept
 
     def _rank(self, entity: _Entity, topics: set[str]) -> tuple[bool, bool, bool, int]:
@@ -354,7 +354,7 @@ class _CatalogueRepair:
         is_counted = entity.queue_id in self._rows.counted
         return is_needed, self._holds(entity) > 0, is_counted, -entity.queue_id
 
-    def _move_away(self, entity: _Entity, path: str, stays: _Entity) -> list[_Entity]:
+    def _rename_or_drop(self, entity: _Entity, path: str, stays: _Entity) -> list[_Entity]:
         holds = self._holds(entity)
         kinds = f"a {stays.description.kind} and a {entity.description.kind}"
         if stays.description.kind == entity.description.kind:
@@ -366,16 +366,16 @@ class _CatalogueRepair:
             if entity.dead_id is not None:
                 self._plan.dropped.add(entity.dead_id)
             repair = f"Number {entity.queue_id} is empty and is dropped."
-            self._say(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
+            self._report(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
             return []
         new_path = self._free_path(path, entity.queue_id)
-        entity.description = self._moved(entity, new_path)
+        entity.description = self._renamed(entity, new_path)
         messages = counted(holds, "message")
         repair = f"Number {entity.queue_id} with {messages} becomes {entity.path!r}."
-        self._say(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
+        self._report(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
         return [entity]
 
-    def _moved(self, entity: _Entity, path: str) -> QueueDescription:
+    def _renamed(self, entity: _Entity, path: str) -> QueueDescription:
         """The description under another path, without forwards and auto-delete on idle."""
         description = entity.description
         if isinstance(description, TopicDescription):
@@ -421,7 +421,7 @@ class _CatalogueRepair:
                     path=path, requires_session=description.requires_session
                 )
                 repair = f"Its messages are in the queue {path!r}: a {kind} has that path."
-            self._say(FindingKind.TOPIC_MISSING, sentence, repair, entity.path)
+            self._report(FindingKind.TOPIC_MISSING, sentence, repair, entity.path)
 
     def _check_rules(self) -> None:
         subscriptions = {
@@ -448,7 +448,7 @@ class _CatalogueRepair:
             "The newest one is kept." if kind is FindingKind.ENTITY_DUPLICATE else "It is dropped."
         )
         self._plan.dropped.add(row.queue_id)
-        self._say(kind, f"The rule {row.path!r} {what}.", newest, row.path)
+        self._report(kind, f"The rule {row.path!r} {what}.", newest, row.path)
 
     def _check_forwards(self) -> None:
         """Check forwards one after the other, so that the one that closes a circle is found.
@@ -466,7 +466,7 @@ class _CatalogueRepair:
                 if path not in known or not known[path].takes_messages
             ]
             for path in missing:
-                self._say(
+                self._report(
                     FindingKind.FORWARD_TARGET_MISSING,
                     f"The {description.kind} {entity.path!r} forwards to {path!r}, which does not "
                     "exist.",
@@ -479,7 +479,7 @@ class _CatalogueRepair:
             try:
                 check_forwarding(description, forwards.connected_to(description))
             except TwinbusError:
-                self._say(
+                self._report(
                     FindingKind.FORWARD_CIRCLE,
                     f"The forwards of the {description.kind} {entity.path!r} form a circle, are "
                     "too many in a row, or start at a queue with sessions.",

@@ -77,8 +77,8 @@ class Forwarder:
         self._source = source
         self._target_path = target_path
         self._moved_on = Complete(forwarded_to=target_path)
-        self._on_their_way = 0
-        self._looked_at: dict[LockRun, int] = {}
+        self._in_progress_count = 0
+        self._evaluated: dict[LockRun, int] = {}
         """What a topic evaluates: locks, and which of their messages."""
         self._retry: asyncio.TimerHandle | None = None
         is_topic = isinstance(namespace.catalogue.find(target_path), Topic)
@@ -92,9 +92,9 @@ class Forwarder:
             self._retry.cancel()
         self._source.detach(self._consumer)
         self._consumer.deliver = _nowhere
-        looked_at, self._looked_at = self._looked_at, {}
+        evaluated, self._evaluated = self._evaluated, {}
         if not self._source.is_deleted:
-            for run, mask in looked_at.items():
+            for run, mask in evaluated.items():
                 self._unhold(run)
                 self._release(run, mask)
 
@@ -129,7 +129,7 @@ class Forwarder:
         if back and grant.run is not None:
             self._try_later(grant.run, back, pause_s)
         for mask, reason in impossible:
-            self._set_aside(grant, mask, reason, now)
+            self._dead_letter(grant, mask, reason, now)
 
     def _open_target(self) -> Queue | None:
         target = self._namespace.catalogue.find(self._target_path)
@@ -150,7 +150,7 @@ class Forwarder:
             return
         if isinstance(target, Topic):
             self._consumer.is_paused = True
-            self._looked_at[run] = mask
+            self._evaluated[run] = mask
             self._source.locks.hold(run)
             target.move_in(messages, partial(self._leave, run, messages, target))
             self._namespace.touch(target)
@@ -159,7 +159,7 @@ class Forwarder:
 
     def _leave(self, run: LockRun, messages: list[IncomingMessage], target: Topic) -> bool:
         """The topic has evaluated its rules: whether the messages go there now."""
-        mask = self._looked_at.pop(run, 0)
+        mask = self._evaluated.pop(run, 0)
         if not mask:
             return False  # The forward has ended meanwhile.
         self._unhold(run)
@@ -181,7 +181,7 @@ class Forwarder:
         if self._source.settle(run, mask, self._moved_on, now, self) != mask:
             # The process was suspended for longer than a lock lasts.
             return False
-        self._on_their_way += 1
+        self._in_progress_count += 1
         self._consumer.is_paused = True
         self._write_together(target)
         return True
@@ -193,7 +193,9 @@ class Forwarder:
         self._namespace.touch(self._source)
         self._namespace.touch(target)
 
-    def _set_aside(self, grant: DeliveryBatch, mask: int, reason: DeadLetter, now: Instant) -> None:
+    def _dead_letter(
+        self, grant: DeliveryBatch, mask: int, reason: DeadLetter, now: Instant
+    ) -> None:
         """Dead-letter messages. One of a dead-letter queue stays locked instead."""
         if self._source.dead_letters is not None and grant.run is not None:
             self._source.settle(grant.run, mask, reason, now, None)
@@ -218,7 +220,7 @@ class Forwarder:
 
     def stored(self, seqs: range) -> None:
         """A slice is on disk, in the target and no longer in the source."""
-        self._on_their_way -= 1
+        self._in_progress_count -= 1
         self._go_on()
 
     def failed(self, error: Exception) -> None:
@@ -227,7 +229,7 @@ class Forwarder:
             self._source.batch.tickets.append(self)
 
     def _go_on(self) -> None:
-        if self._on_their_way or self._looked_at or self._retry or self._source.is_deleted:
+        if self._in_progress_count or self._evaluated or self._retry or self._source.is_deleted:
             return
         self._consumer.is_paused = False
         self._source.credit_available(self._consumer)

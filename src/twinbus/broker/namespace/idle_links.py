@@ -25,8 +25,8 @@ from twinbus.broker.server.outgoing_link import OutgoingLink
 if TYPE_CHECKING:
     from twinbus.broker.namespace.namespace import Namespace
 
-LOOKS_PER_IDLE_TIME: Final = 20
-LOOKED_AT_ONCE: Final = 256
+CHECKS_PER_IDLE_TIME: Final = 20
+CHECKED_PER_TURN: Final = 256
 
 
 class IdleLinks:
@@ -48,11 +48,11 @@ class IdleLinks:
             self._timer.cancel()
 
     def _set_timer(self) -> None:
-        pause_s = self._idle_s / LOOKS_PER_IDLE_TIME
-        self._timer = self._namespace.call_later(pause_s, self._look)
+        pause_s = self._idle_s / CHECKS_PER_IDLE_TIME
+        self._timer = self._namespace.call_later(pause_s, self._check)
 
-    def _look(self) -> None:
-        self._look_at_some(self._links(), {})
+    def _check(self) -> None:
+        self._check_some(self._links(), {})
 
     def _links(self) -> Iterator[tuple[Any, Any, IncomingLink | OutgoingLink]]:
         for peer in list(self._namespace.peers):
@@ -60,13 +60,13 @@ class IdleLinks:
                 if isinstance(end, IncomingLink | OutgoingLink):
                     yield peer, link, end
 
-    def _look_at_some(
+    def _check_some(
         self, links: Iterator[tuple[Any, Any, Any]], seen: dict[Any, tuple[object, float]]
     ) -> None:
         if self._is_stopped:
             return
         now_s, count = self._namespace.now().monotonic_s, 0
-        for peer, link, end in islice(links, LOOKED_AT_ONCE):
+        for peer, link, end in islice(links, CHECKED_PER_TURN):
             count += 1
             if not peer.has_end(link, end):  # Detached since the previous turn.
                 continue
@@ -79,8 +79,8 @@ class IdleLinks:
             else:
                 peer.detach(link, self._error(link))
                 peer.flush()
-        if count == LOOKED_AT_ONCE:
-            self._namespace.call_later(0, partial(self._look_at_some, links, seen))
+        if count == CHECKED_PER_TURN:
+            self._namespace.call_later(0, partial(self._check_some, links, seen))
         else:
             self._seen = seen
             self._set_timer()

@@ -47,7 +47,7 @@ from twinbus.broker.fairness.loop_turns import Loop, Turns
 from twinbus.broker.fairness.read_turns import ReaderTurns
 from twinbus.broker.fairness.shares import SharedCapacity
 from twinbus.broker.faults.effects import FaultEffects
-from twinbus.broker.faults.injection import faulty, holds_back
+from twinbus.broker.faults.injection import holds_back, inject_commit
 from twinbus.broker.faults.registry import FaultRegistry
 from twinbus.broker.metering import NamespaceMetering
 from twinbus.broker.namespace.administrative_changes import (
@@ -76,7 +76,7 @@ FULL_DISK_PAUSE_S = 1.0
 # take 3 ms at worst, comes on top.
 FAN_OUT_TURN_S = 0.001
 # How long a queue delivers messages before others have their turn.
-HAND_OUT_TURN_S = 0.002
+DELIVER_TURN_S = 0.002
 # How long queues are served before others have their turn.
 SERVE_TURN_S = 0.002
 # What costs more than this (in microseconds or so) is done in steps, each about as long.
@@ -84,7 +84,7 @@ STEP_COST = 2_000.0
 # A step ends after this time, also if it costs more than estimated.
 STEP_S = 0.002
 # Between two checks of the time: callbacks that are called, or queues that are closed.
-TOLD_COUNT = 64
+REPORTED_COUNT = 64
 CLOSED_COUNT = 64
 # Runs of locks of a deleted entity that are freed in one step.
 LOCKS_AT_ONCE = 256
@@ -102,7 +102,7 @@ ENOUGH_S = 0.001
 # How long links are checked, after a change of rights, before others have their turn.
 RECHECK_TURN_S = 0.002
 # How often the free disk space is read.
-DISK_LOOK_S = 2.0
+DISK_CHECK_S = 2.0
 # How many entities of a refused part are named in the log.
 REFUSED_PATHS_SHOWN = 3
 
@@ -149,7 +149,7 @@ class Namespace:
             keep_days=options.keep_days,
         )
         self.meter = self.metering.meter
-        self.offences = ViolationLog(name)
+        self.violations = ViolationLog(name)
         self.failure: Exception | None = None
         self.on_failure: set[Callable[[Exception], None]] = set()
         """Called when the disk has failed, for waiting callers without a connection."""
@@ -163,8 +163,8 @@ class Namespace:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.reader_turns = ReaderTurns(later=self._loop.call_soon)
         self.turns = turns or Turns(self._loop)
-        self.stage = FaultEffects(self)
-        self.faults = FaultRegistry(clock, self._loop, chance, self.stage)
+        self.fault_effects = FaultEffects(self)
+        self.faults = FaultRegistry(clock, self._loop, chance, self.fault_effects)
         self.catalogue = Catalogue(store.open(), chance, self.metering.audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
@@ -184,18 +184,18 @@ class Namespace:
         self._refused_retry: asyncio.TimerHandle | None = None
         self._moves: dict[Move, None] = {}
         """Forwards in the open batches."""
-        self._telling: Iterator[float] | None = None
+        self._reporting: Iterator[float] | None = None
         """The results of a large transaction that are still to be reported."""
         self._timers: dict[Queue, tuple[float, asyncio.TimerHandle]] = {}
         self._drains: dict[Queue, list[Callable[[], None]]] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
-        self._disk_look: asyncio.TimerHandle | None = None
+        self._disk_check: asyncio.TimerHandle | None = None
         self.metering.start(self._loop, self.run_beside_commits)
         for queue in self.catalogue.machines():
             self.touch(queue)
-        self.caretakers = BackgroundTasks(self)
-        self._look_at_disk()
+        self.background_tasks = BackgroundTasks(self)
+        self._check_disk_space()
 
     def run_beside_commits(self, job: Callable[[], None]) -> None:
         """Run a blocking job between two transactions; it handles its own errors."""
@@ -292,7 +292,7 @@ class Namespace:
             for grant in queue.deliver(now):
                 grant.consumer.deliver(grant)
             if queue.has_more:
-                self._hand_out_more(queue, now)
+                self._deliver_more(queue, now)
         if queue.sessions is not None and queue.sessions.tell_some():
             self.touch(queue)
         for request in queue.take_requests():
@@ -300,10 +300,10 @@ class Namespace:
         if queue.is_dirty:
             self.catalogue.dirty[queue] = None
         if self._drains and not (queue.is_reading or queue.has_more):
-            self._tell_drained(queue)
+            self._report_drained(queue)
         self._set_timer(queue, now)
 
-    def _tell_drained(self, queue: Queue) -> None:
+    def _report_drained(self, queue: Queue) -> None:
         """Notify the waiting receivers that they have all messages, a few at a time."""
         waiting = self._drains.pop(queue, [])
         if len(waiting) > DRAINED_COUNT:
@@ -312,9 +312,9 @@ class Namespace:
         for drained in waiting[:DRAINED_COUNT]:
             drained()
 
-    def _hand_out_more(self, queue: Queue, now: Instant) -> None:
+    def _deliver_more(self, queue: Queue, now: Instant) -> None:
         """Deliver messages for a while; the rest follows after the turns of others."""
-        stop_s = time.monotonic() + HAND_OUT_TURN_S
+        stop_s = time.monotonic() + DELIVER_TURN_S
         while queue.has_more:
             if time.monotonic() > stop_s:
                 self.touch(queue)
@@ -366,13 +366,13 @@ class Namespace:
 
     def clock_moved(self) -> None:
         """The clock was moved: every timer was set by the old time."""
-        self.faults.look()
+        self.faults.run_due()
         for queue, (_at_s, handle) in list(self._timers.items()):
             handle.cancel()
             self._on_timer(queue)
         for peer in list(self.peers):
             peer.clock_moved()
-        self.caretakers.clock_moved()
+        self.background_tasks.clock_moved()
 
     # -- writing --------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class Namespace:
 
     def _begin_commit(self, transaction: Transaction) -> None:
         transaction.audit_lines = self.metering.take_lines()
-        self._hand_over(transaction)
+        self._submit_commit(transaction)
 
     def _take_steps(self, steps: Iterator[float]) -> None:
         """Continue a long operation; the rest of it follows after the turns of others."""
@@ -462,13 +462,14 @@ class Namespace:
             planned.notify(None)
         return planned if planned.draft.ops else None
 
-    def _hand_over(self, transaction: Transaction) -> None:
+    def _submit_commit(self, transaction: Transaction) -> None:
         self._committing = transaction
         commit = self.metering.written_with(
             partial(self._store.commit, transaction.ops), transaction.audit_lines
         )
         self._writer.submit(
-            commit if self.faults.has_no_faults else faulty(self.faults, commit), self._on_committed
+            commit if self.faults.has_no_faults else inject_commit(self.faults, commit),
+            self._on_committed,
         )
 
     def _take_dirty(self, now: Instant) -> list[Queue]:
@@ -519,15 +520,15 @@ class Namespace:
                 return
             error = StoreRefused(str(error))
         if transaction.is_large:
-            self._telling = self._tell_in_steps(transaction, error)
-            self._take_steps(self._telling)
+            self._reporting = self._report_in_steps(transaction, error)
+            self._take_steps(self._reporting)
             return
         self._committing = None
         if error is None:
-            self._tell_stored(transaction)
+            self._report_stored(transaction)
         else:
             self._note_refusal(transaction, error)
-            self._tell_refused(transaction, error)
+            self._report_refused(transaction, error)
         self._end_commit()
         if self._committing is None and self._retry is None:
             if time.monotonic() - began_s > ENOUGH_S:
@@ -539,20 +540,22 @@ class Namespace:
         """The transaction was reported, or split; commit the next part of it, if any."""
         self._committing = None
         if self._parts:
-            self._hand_over(self._parts.pop(0))
+            self._submit_commit(self._parts.pop(0))
         else:
             self.throttle.commit_began_at_s = None
 
-    def _tell_in_steps(self, transaction: Transaction, error: Exception | None) -> Iterator[float]:
+    def _report_in_steps(
+        self, transaction: Transaction, error: Exception | None
+    ) -> Iterator[float]:
         """The same as for a small transaction, which is in progress until all is reported."""
         try:
             if error is None:
-                yield from self._tell_stored_in_steps(transaction)
+                yield from self._report_stored_in_steps(transaction)
             else:
-                yield from self._tell_refused_in_steps(transaction, error)
+                yield from self._report_refused_in_steps(transaction, error)
         finally:
             # Also if a callback has raised an error: the namespace continues.
-            self._telling = None
+            self._reporting = None
             self._end_commit()
         if self._committing is None and self._retry is None:
             self._settle_soon()
@@ -571,7 +574,7 @@ class Namespace:
         transaction.planned, transaction.ops = None, transaction.queue_ops
         return [transaction]
 
-    def _tell_stored(self, transaction: Transaction) -> None:
+    def _report_stored(self, transaction: Transaction) -> None:
         for queue in transaction.queues:
             for waiting, seqs in queue.committed():
                 try:
@@ -582,17 +585,17 @@ class Namespace:
         for _cost in self._apply_planned(transaction):
             pass
 
-    def _tell_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
+    def _report_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
         for queue in transaction.queues:
-            told: list[tuple[CommitCallback, range]] = []
-            yield from queue.land_in_steps(told)
-            for at in range(0, len(told), TOLD_COUNT):
-                for waiting, seqs in told[at : at + TOLD_COUNT]:
+            callbacks: list[tuple[CommitCallback, range]] = []
+            yield from queue.land_in_steps(callbacks)
+            for at in range(0, len(callbacks), REPORTED_COUNT):
+                for waiting, seqs in callbacks[at : at + REPORTED_COUNT]:
                     try:
                         waiting.stored(seqs)
                     except Exception as error:
                         self._note_mistake(error)
-                yield TOLD_COUNT * TICKET_COST
+                yield REPORTED_COUNT * TICKET_COST
             self.touch(queue)
         yield from self._apply_planned(transaction)
 
@@ -601,12 +604,12 @@ class Namespace:
             self._refused.stored(transaction.queues)
         if transaction.planned is not None:
             # Before the next transaction is put together: it must not use deleted entities.
-            told = partial(transaction.planned.notify, None)
-            yield from self._apply(transaction.planned.draft, told)
+            notify = partial(transaction.planned.notify, None)
+            yield from self._apply(transaction.planned.draft, notify)
             while transaction.ops:
                 del transaction.ops[-OPS_FREED_COUNT:]
                 yield STEP_COST
-            for count in transaction.planned.draft.let_go():
+            for count in transaction.planned.draft.free_rules():
                 yield count * RULE_COST
 
     def _note_refusal(self, transaction: Transaction, error: Exception) -> None:
@@ -623,7 +626,7 @@ class Namespace:
     def _set_apart(self, queues: list[Queue], error: StoreRefused) -> None:
         now_s = self.now().monotonic_s
         paths = ", ".join(audited_path(queue) for queue in queues[:REFUSED_PATHS_SHOWN])
-        self.offences.note(f"changes of {paths} were refused: {error.detail}", now_s)
+        self.violations.note(f"changes of {paths} were refused: {error.detail}", now_s)
         self._refused.refused(queues, now_s + FULL_DISK_PAUSE_S)
         if self._refused_retry is None:
             self._refused_retry = self._loop.call_later(FULL_DISK_PAUSE_S, self._try_refused)
@@ -632,26 +635,28 @@ class Namespace:
         self._refused_retry = None
         self._settle_soon()
 
-    def _tell_refused(self, transaction: Transaction, error: Exception) -> None:
+    def _report_refused(self, transaction: Transaction, error: Exception) -> None:
         for queue in transaction.queues:
             for waiting in queue.failed():
-                self._tell_failed(waiting, error)
+                self._report_failed(waiting, error)
             self._touched[queue] = None
         self._pause(error)
 
-    def _tell_refused_in_steps(self, transaction: Transaction, error: Exception) -> Iterator[float]:
+    def _report_refused_in_steps(
+        self, transaction: Transaction, error: Exception
+    ) -> Iterator[float]:
         self._note_refusal(transaction, error)
         # All at once: a message that was moved between two queues is active in its source again.
         refused = [waiting for queue in transaction.queues for waiting in queue.failed()]
-        for at in range(0, len(refused), TOLD_COUNT):
-            for waiting in refused[at : at + TOLD_COUNT]:
-                self._tell_failed(waiting, error)
-            yield 2 * TOLD_COUNT * TICKET_COST
+        for at in range(0, len(refused), REPORTED_COUNT):
+            for waiting in refused[at : at + REPORTED_COUNT]:
+                self._report_failed(waiting, error)
+            yield 2 * REPORTED_COUNT * TICKET_COST
         for queue in transaction.queues:
             self._touched[queue] = None
         self._pause(error)
 
-    def _tell_failed(self, waiting: CommitCallback, error: Exception) -> None:
+    def _report_failed(self, waiting: CommitCallback, error: Exception) -> None:
         try:
             waiting.failed(error)
         except Exception as mistake:
@@ -660,7 +665,7 @@ class Namespace:
     def _note_mistake(self, error: Exception) -> None:
         """A callback of a commit has raised an error. The others are called all the same: a queue
         without its result would wait for the commit for ever."""
-        self.offences.note_mistake(
+        self.violations.note_mistake(
             "the result of a commit could not be reported",
             error,
             self.now().monotonic_s,
@@ -688,8 +693,8 @@ class Namespace:
         for peer in list(self.peers):
             peer.cut(disk_failed())
         self._changes.fail(error)
-        for tell in list(self.on_failure):
-            tell(error)
+        for callback in list(self.on_failure):
+            callback(error)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -788,7 +793,7 @@ class Namespace:
                 while machine is not None and machine.locks.let_go(LOCKS_AT_ONCE):
                     yield LOCKS_AT_ONCE * TICKET_COST
         for queue in (*applied.made, *applied.updated):
-            self.caretakers.entity_changed(queue)
+            self.background_tasks.entity_changed(queue)
             yield QUEUE_COST
         for queue in applied.updated:
             self.touch(queue)
@@ -800,15 +805,15 @@ class Namespace:
     def _recheck_peers(self, done: Callable[[], None]) -> None:
         """Have every connection check its links, at the latest before its next operation."""
         self.rights_version += 1
-        self._go_round(deque(self.peers), done)
+        self._recheck_some(deque(self.peers), done)
 
-    def _go_round(self, peers: deque[Any], done: Callable[[], None]) -> None:
+    def _recheck_some(self, peers: deque[Any], done: Callable[[], None]) -> None:
         stop_s = time.monotonic() + RECHECK_TURN_S
         while peers:
             if peers[0].recheck(stop_s):
                 peers.popleft()
             if peers and time.monotonic() > stop_s:
-                self._loop.call_soon(self._go_round, peers, done)
+                self._loop.call_soon(self._recheck_some, peers, done)
                 return
         done()
 
@@ -821,13 +826,13 @@ class Namespace:
                 self._forget(machine, gone)
                 if machine.witness is not None:
                     machine.witness.deleted(machine)
-        self.caretakers.entity_changed(queue)
+        self.background_tasks.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
         self.meter.gone(queue.description.path, self.catalogue.entries.__contains__)
 
     def _forget(self, queue: Queue, reason: AmqpError) -> None:
         for ticket in queue.discard():
-            self._tell_failed(ticket, reason)
+            self._report_failed(ticket, reason)
         self._refused.stored([queue])
         self.catalogue.dirty.pop(queue, None)
         self._drains.pop(queue, None)
@@ -842,7 +847,7 @@ class Namespace:
 
     # -- the disk, and closing ------------------------------------------------------------
 
-    def _look_at_disk(self) -> None:
+    def _check_disk_space(self) -> None:
         """Read the free disk space for as long as the namespace runs. While it cannot be read (a
         mount is unavailable for a moment) the last value stays."""
         directory: Path | None = self.options.data_directory
@@ -852,28 +857,28 @@ class Namespace:
             self.throttle.disk_free_bytes = shutil.disk_usage(directory).free
         except OSError as error:
             now_s = self.now().monotonic_s
-            self.offences.note(f"free disk space cannot be read: {error.strerror}", now_s)
-        self._disk_look = self._loop.call_later(DISK_LOOK_S, self._look_at_disk)
+            self.violations.note(f"free disk space cannot be read: {error.strerror}", now_s)
+        self._disk_check = self._loop.call_later(DISK_CHECK_S, self._check_disk_space)
 
     async def close(self) -> None:
         """Store what was accepted, answer waiting clients, and close the store."""
-        self.stage.contact.close()
+        self.fault_effects.network.close()
         self.faults.clear()
         for peer in list(self.peers):
-            peer.say_goodbye()
-        self.caretakers.stop()
+            peer.stop_reading()
+        self.background_tasks.stop()
         self._refused.try_now()
         self._settle_down(math.inf)
         try:
             await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)
         except TimeoutError:
             logger.warning("Namespace %s: closing while changes wait for the disk", self.name)
-        self._tell_the_rest()
+        self._report_the_rest()
         for peer in list(self.peers):
             peer.leave()
         for _at_s, handle in self._timers.values():
             handle.cancel()
-        for timer in (self._retry, self._refused_retry, self._disk_look):
+        for timer in (self._retry, self._refused_retry, self._disk_check):
             if timer is not None:
                 timer.cancel()
         self._changes.fail(StoreFailed(path=self.name, detail="the namespace was closed"))
@@ -884,10 +889,10 @@ class Namespace:
         await asyncio.sleep(0)
         await self.metering.close()
 
-    def _tell_the_rest(self) -> None:
+    def _report_the_rest(self) -> None:
         """Report what is on disk before the connections are closed."""
-        while self._telling is not None:
-            next(self._telling, None)
+        while self._reporting is not None:
+            next(self._reporting, None)
 
     async def _until_drained(self) -> None:
         while self._has_to_write or self._retry is not None:

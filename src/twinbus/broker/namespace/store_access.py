@@ -169,7 +169,7 @@ class StoreThread:
             try:
                 self._take_in(wait_s)
             except Empty:
-                wait_s = self._keep_house()
+                wait_s = self._run_housekeeping()
                 continue
             if not self._jobs:
                 return
@@ -217,7 +217,7 @@ class StoreThread:
         del job, result, error
         return True
 
-    def _keep_house(self) -> float:
+    def _run_housekeeping(self) -> float:
         if self._housekeeping is None:
             return HOUSEKEEPING_PAUSE_S
         try:

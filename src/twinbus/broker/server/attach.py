@@ -38,7 +38,7 @@ BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
     """Answer an attach: accept it with a handler for the link, or refuse it."""
     try:
-        end = _end_for(peer, link)
+        end = _make_handler(peer, link)
         if not peer.namespace.links.may_take(peer.links):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -75,16 +75,16 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
     peer.keep(link, end)
 
 
-def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
+def _make_handler(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
     address = _address(link)
     if address.node == "cbs":
         if isinstance(link, ReceiverLink):
-            return RequestLink(peer, link, "$cbs", peer.token_desk.handle)
+            return RequestLink(peer, link, "$cbs", peer.cbs_node.handle)
         return ReplyLink(peer, link, "$cbs")
     if address.node == "management":
-        return _management_end(peer, link, address)
+        return _make_management_handler(peer, link, address)
     if isinstance(link, ReceiverLink):
-        peer.admission.demand(address.path, Claim.SEND)
+        peer.authorization.demand(address.path, Claim.SEND)
         if address.sub_queue is not None:
             raise AmqpError(Condition.NOT_ALLOWED, "A dead-letter queue cannot be sent to.")
         target = _queue(peer, address)
@@ -93,7 +93,7 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
                 Condition.NOT_ALLOWED, "A subscription cannot be sent to. Send to its topic."
             )
         return IncomingLink(peer, link, target, address.path)
-    peer.admission.demand(address.path, Claim.LISTEN)
+    peer.authorization.demand(address.path, Claim.LISTEN)
     queue = _queue(peer, address)
     if not queue.description.gives_messages:
         raise AmqpError(
@@ -101,7 +101,7 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
             "A topic cannot be received from. Receive from one of its subscriptions.",
         )
     if target_of(queue) is not None:
-        raise not_here(queue)
+        raise forwarded_error(queue)
     wanted = session_wanted(link, queue)
     if not queue.description.status.can_receive:
         raise AmqpError(
@@ -117,7 +117,7 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
     return OutgoingLink(peer, link, queue, address.path, deletes_on_receipt=deletes)
 
 
-def not_here(queue: Queue) -> AmqpError:
+def forwarded_error(queue: Queue) -> AmqpError:
     """The error for receivers of an entity whose messages are forwarded."""
     return AmqpError(
         Condition.NOT_ALLOWED,
@@ -126,10 +126,12 @@ def not_here(queue: Queue) -> AmqpError:
     )
 
 
-def _management_end(peer: ClientConnection, link: AnyLink, address: Address) -> AnyLinkHandler:
+def _make_management_handler(
+    peer: ClientConnection, link: AnyLink, address: Address
+) -> AnyLinkHandler:
     for claim in (Claim.LISTEN, Claim.SEND):
         try:
-            peer.admission.demand(address.path, claim)
+            peer.authorization.demand(address.path, claim)
             break
         except AmqpError:
             if claim is Claim.SEND:

@@ -56,7 +56,7 @@ class ConnectionAuthorization:
         self._listens_until_s.clear()
         self._grants.add(grant, now_s=self._wall_s())
         if self._timer is None:
-            self._look_when_all_end()
+            self._check_when_all_end()
 
     def demand(self, path: str, claim: Claim) -> None:
         """Raise unless a token of this connection grants the claim on the path."""
@@ -83,9 +83,9 @@ class ConnectionAuthorization:
         if end.claim is None:
             return
         now_s = self._wall_s()
-        self._look_at(self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s)
+        self._check_at(self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s)
 
-    def _look_at(self, at_s: float) -> None:
+    def _check_at(self, at_s: float) -> None:
         if self._timer is not None:
             if self._timer_at_s <= at_s:
                 return
@@ -93,12 +93,12 @@ class ConnectionAuthorization:
         self._timer_at_s = at_s
         self._timer = self._loop.call_later(max(0.0, at_s - self._wall_s()), self._peer.check)
 
-    def _look_when_all_end(self) -> None:
+    def _check_when_all_end(self) -> None:
         last_s = self._grants.last_until_s(now_s=self._wall_s())
         if last_s is None:
             self._peer.lost_all_grants()
         else:
-            self._look_at(last_s)
+            self._check_at(last_s)
 
     def drop_unbacked(self) -> None:
         """Keys or rules changed: drop the grants of those that were removed."""
@@ -120,14 +120,14 @@ class ConnectionAuthorization:
                 known[asked] = self._grants.allowed_until_s(*asked, now_s=now_s)
             until_s = known[asked]
             if until_s is not None:
-                self._look_at(until_s)
+                self._check_at(until_s)
                 continue
             error = AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
                 "The token has expired or its key was changed. Send a new token to $cbs.",
             )
             self._peer.detach(link, error)
-        self._look_when_all_end()
+        self._check_when_all_end()
 
     def stop(self) -> None:
         """Stop the timer."""
@@ -164,7 +164,7 @@ class CbsNode:
             _check_type(request.properties.get("type"))
             grant = verify(
                 parse_token(request.body),
-                audience=self._peer.admission.audience(),
+                audience=self._peer.authorization.audience(),
                 rules=self._peer.namespace.rules_for,
                 now_s=now.wall_ms / 1000,
             )

@@ -54,7 +54,7 @@ from twinbus.broker.faults.degraded_connection import DegradedConnection
 from twinbus.broker.faults.network import address_of
 from twinbus.broker.namespace.namespace import Namespace, disk_failed
 from twinbus.broker.read_gate import ASKING, LEAVING, OUTPUT, STORING, ReadGate
-from twinbus.broker.server.attach import AnyLinkHandler, handle_attach, not_here
+from twinbus.broker.server.attach import AnyLinkHandler, forwarded_error, handle_attach
 from twinbus.broker.server.authorization import CbsNode, ConnectionAuthorization
 from twinbus.broker.server.incoming_link import IncomingLink
 from twinbus.broker.server.outgoing_link import (
@@ -76,7 +76,7 @@ ASKING_COUNT_MAX = 8
 # Before its first token a client has a shorter turn, and the clock is read after each frame.
 STRANGER_TURN_S = 0.0005
 # Small frames (or runs of them) after which the clock is read.
-FRAMES_BETWEEN_LOOKS = 8
+FRAMES_BETWEEN_CLOCK_READS = 8
 # A frame counts as one more for this many bytes of its payload: as short annotations they take a
 # sixth of a millisecond.
 FRAME_BYTES = 512
@@ -104,9 +104,9 @@ class ClientConnection(asyncio.Protocol):
         self._slot = slot
         self.now = namespace.now()
         """When the bytes of this turn are handled: the clock is read once for all of them."""
-        self.token_desk = CbsNode(self)
+        self.cbs_node = CbsNode(self)
         self._loop = asyncio.get_running_loop()
-        self.admission = ConnectionAuthorization(self, self._loop)
+        self.authorization = ConnectionAuthorization(self, self._loop)
         self.transport: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
         self._ends: dict[int, AnyLinkHandler] = {}
@@ -171,7 +171,7 @@ class ClientConnection(asyncio.Protocol):
             self._slot.is_owed = self._has_backlog
         self.namespace.peers.add(self)
         if not self.namespace.faults.has_no_faults:
-            self.namespace.stage.contact.meet(self)
+            self.namespace.fault_effects.network.apply(self)
         self._set_handshake_timer(self.limits.handshake_timeout_s)
 
     def _evicted(self) -> None:
@@ -195,7 +195,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.line is not None and self.line.holds(data):
             return
-        if not self.admission.has_token:
+        if not self.authorization.has_token:
             self._pre_auth_bytes += len(data)
             if self._pre_auth_bytes > self.limits.pre_auth_bytes_max:
                 self.cut(
@@ -224,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
             is_done = self._take_turn()
         except Exception as error:
             # A defect of the broker. Only the client that caused it loses its connection.
-            self.namespace.offences.note_mistake(
+            self.namespace.violations.note_mistake(
                 "a frame could not be handled",
                 error,
                 self.now.monotonic_s,
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         connection, gate = self.connection, self._input
         self.turn_ends_s = stop_s
         self._has_its_share = False
-        weight, weight_max = 0, FRAMES_BETWEEN_LOOKS if self._is_authenticated else 1
+        weight, weight_max = 0, FRAMES_BETWEEN_CLOCK_READS if self._is_authenticated else 1
         while not gate.reasons and not self._has_its_share:
             if (self._rest is not None or self.unfinished is not None) and not self._go_on():
                 break
@@ -315,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
         self.namespace.peers.discard(self)
         if self._slot is not None:
             self._slot.leave()
-        self.admission.stop()
+        self.authorization.stop()
         for timer in (self._handshake, self._heartbeat, self._linger):
             if timer is not None:
                 timer.cancel()
@@ -342,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
         self._handshake = self._heartbeat = self._linger = None
         self._input.close()
         self.transport = self.line = None
-        del self.admission, self.token_desk, self.allowance, self._buffered
+        del self.authorization, self.cbs_node, self.allowance, self._buffered
 
     def pause_writing(self) -> None:
         self._is_counting_output = True
@@ -482,7 +482,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def say_goodbye(self) -> None:
+    def stop_reading(self) -> None:
         """The broker stops: read no more from this client; pending answers are still sent."""
         self._input.stop(LEAVING)
 
@@ -588,7 +588,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_handshake_timer(self._token_timeout_s())
         self._watch_silence()
         if not self.namespace.faults.has_no_faults:
-            self.namespace.stage.contact.meet(self)
+            self.namespace.fault_effects.network.apply(self)
 
     def _set_handshake_timer(self, delay_s: float | None) -> None:
         if self._handshake is not None:
@@ -626,7 +626,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _log_violation(self, what: str) -> None:
         now_s = self.namespace.now().monotonic_s
-        self.namespace.offences.note(what, now_s, address=self.address)
+        self.namespace.violations.note(what, now_s, address=self.address)
 
     # -- links ----------------------------------------------------------------------------
 
@@ -638,7 +638,7 @@ class ClientConnection(asyncio.Protocol):
         self._ends[id(link)] = end
         link.owner = end
         end.opened()
-        self.admission.watch(end)
+        self.authorization.watch(end)
 
     def _forget(self, link: Any) -> None:
         end = self._ends.pop(id(link), None)
@@ -671,9 +671,9 @@ class ClientConnection(asyncio.Protocol):
         """A token was verified; False when the connection limit is reached."""
         if not self._is_authenticated and not self._authenticate(grant):
             return False
-        if not self.admission.has_token:
+        if not self.authorization.has_token:
             self._use_key((self.namespace.name, grant.scope, grant.rule_name))
-        self.admission.grant(grant)
+        self.authorization.grant(grant)
         self._set_handshake_timer(None)
         return True
 
@@ -748,8 +748,8 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(self.check)
 
     def _all_checks(self) -> Iterator[None]:
-        self.admission.drop_unbacked()
-        yield from self.admission.checks()
+        self.authorization.drop_unbacked()
+        yield from self.authorization.checks()
         for link, end in self.links_and_ends():
             yield
             queue = getattr(end, "queue", None)
@@ -758,7 +758,7 @@ class ClientConnection(asyncio.Protocol):
             if queue is not None and queue.is_deleted:
                 self.detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
             elif isinstance(end, OutgoingLink) and target_of(end.queue) is not None:
-                self.detach(link, not_here(end.queue))
+                self.detach(link, forwarded_error(end.queue))
 
     def has_end(self, link: Any, end: AnyLinkHandler) -> bool:
         """Whether ``end`` is still the handler of the link."""

@@ -126,7 +126,7 @@ WALL_MS_MIN, WALL_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 SLICE_COUNT = 128
 # Bytes of messages with a full check after which the clock is read in a run: as short annotations
 # they take a sixth of a millisecond.
-DEAR_BYTES = 512
+COSTLY_BYTES = 512
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 # Annotations that only the broker sets; a message that is sent again still has them.
@@ -229,14 +229,14 @@ class Ingestion:
             if may_be_plain and end - start <= size_max and plain.accepts(payload, start, end):
                 messages.append(IncomingMessage(PLAIN + payload[start:end]))
                 continue
-            self._take_dear(start, end)
+            self._take_costly(start, end)
             if self._large is not None or time.monotonic() > stop_s:
                 count = SLICE_COUNT
                 break
         self._finish(before)
         return count
 
-    def _take_dear(self, start: int, end: int) -> None:
+    def _take_costly(self, start: int, end: int) -> None:
         """Check a message completely, or begin the check of a large one."""
         sections = _checked(self._payload, start, end, self._description, self._limits)
         if sections.unchecked:
@@ -309,7 +309,7 @@ def ingest_run(
     messages: list[IncomingMessage] = []
     may_be_plain = description.default_ttl_ms is None
     size_max = description.max_message_size_bytes
-    dear_bytes = 0
+    costly_bytes = 0
     if description.needs_facts:
         # Reading the keys afterwards takes as long as checking the messages.
         stop_s = (time.monotonic() + stop_s) / 2
@@ -318,15 +318,15 @@ def ingest_run(
         if may_be_plain and size <= size_max and plain.accepts(payload, 0, size):
             messages.append(IncomingMessage(PLAIN + payload))
             continue
-        if dear_bytes > DEAR_BYTES:
-            dear_bytes = 0
+        if costly_bytes > COSTLY_BYTES:
+            costly_bytes = 0
             if time.monotonic() > stop_s:
                 break
         sections = _checked(payload, 0, size, description, limits)
         if sections.unchecked or _may_be_ping(payload, sections):
             break
         messages.append(_incoming(payload, sections, description, limits, now))
-        dear_bytes += size
+        costly_bytes += size
     if description.needs_facts:
         _read_facts(messages, description, now)
     return messages

@@ -35,7 +35,7 @@ from twinbus.broker.engine.queue import Queue
 from twinbus.broker.engine.sessions import SessionLock
 from twinbus.broker.engine.store_requests import ScheduledSize
 from twinbus.broker.engine.stored_message import IncomingMessage, PartitionAssigner
-from twinbus.broker.faults.injection import catch_request
+from twinbus.broker.faults.injection import inject_request
 from twinbus.broker.read_gate import ASKING
 from twinbus.broker.server.ingest import FORMAT_MESSAGE, Ingestion, plain_messages
 from twinbus.broker.server.message_lookup import (
@@ -139,7 +139,7 @@ class ManagementNode:
     def handle(self, request: Request, answer: Answer) -> None:
         try:
             claim, operation = self._operation(request.operation)
-            self._peer.admission.demand(self._path, claim)
+            self._peer.authorization.demand(self._path, claim)
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if request.is_too_long:
@@ -153,8 +153,8 @@ class ManagementNode:
                 raise bad_request(f"it must have at most {REQUEST_BYTES_MAX} bytes")
             self._count(request.operation)
             body = {str(key): value for key, value in request.body.items()}
-            peer, work = self._peer, partial(_tried, operation, body)
-            if not peer.namespace.faults.has_no_faults and catch_request(
+            peer, work = self._peer, partial(_run_operation, operation, body)
+            if not peer.namespace.faults.has_no_faults and inject_request(
                 peer, self._queue.description.path, request.operation, work, answer
             ):
                 return
@@ -192,7 +192,7 @@ class ManagementNode:
             finally:
                 answer(reply)
 
-        if not place.begin(lambda: _tried(operation, body, answered)):
+        if not place.begin(lambda: _run_operation(operation, body, answered)):
             self._peer.input.stop(ASKING)
 
     def _read(
@@ -490,7 +490,7 @@ _OPERATIONS: Final[
 }
 
 
-def _tried(
+def _run_operation(
     operation: Callable[[dict[str, Any], Answer], None], body: dict[str, Any], answer: Answer
 ) -> None:
     """Run the operation, and reply also if it is refused."""
@@ -507,8 +507,8 @@ def _unused(_grant: DeliveryBatch) -> None:
 def _sequence_numbers(messages: list[IncomingMessage], seqs: range) -> dict[str, Any]:
     """One number for each message; a duplicate was dropped and has none, which is 0."""
     numbers = iter(seqs)
-    given = [Long(0 if m.facts is DUPLICATE else next(numbers)) for m in messages]
-    return {"sequence-numbers": Array.of(_LONG_ARRAY, given)}
+    assigned = [Long(0 if m.facts is DUPLICATE else next(numbers)) for m in messages]
+    return {"sequence-numbers": Array.of(_LONG_ARRAY, assigned)}
 
 
 def _items(body: dict[str, Any], key: str) -> list[Any]:

@@ -283,7 +283,7 @@ class OutgoingLink:
     @property
     def may_settle(self) -> bool:
         """Locks of a detached link may be settled too, but only with the Listen claim (M2)."""
-        return self._peer.admission.may_listen(self.path)
+        return self._peer.authorization.may_listen(self.path)
 
     @property
     def _is_held_up(self) -> bool:

@@ -39,7 +39,7 @@ from twinbus.broker.engine.outcomes import (
     DeadLetter,
     SettlementOutcome,
 )
-from twinbus.broker.faults.injection import catch_settlement
+from twinbus.broker.faults.injection import inject_settlement
 from twinbus.broker.server.incoming_link import as_amqp_error
 from twinbus.broker.server.outgoing_link import DeliveryRun, UnsettledDeliveries
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _WRAP = 0xFFFFFFFF
 
 # Runs of deliveries of 10 microseconds each, after which the clock is read.
-RUNS_BETWEEN_LOOKS = 64
+RUNS_BETWEEN_CLOCK_READS = 64
 
 _LOCK_LOST = encode_state(
     Rejected(
@@ -89,8 +89,8 @@ class SettlementAck:
         self._end.answered()
 
     def failed(self, error: Exception) -> None:
-        told = as_amqp_error(error)
-        state = encode_state(Rejected(Error(told.condition, told.description)))
+        amqp_error = as_amqp_error(error)
+        state = encode_state(Rejected(Error(amqp_error.condition, amqp_error.description)))
         answer(self._session, self._first, self._last, state)
         self._end.answered()
 
@@ -110,7 +110,7 @@ def settle(
     If it is not finished when the monotonic clock reaches ``stop_s``, returns a function that
     continues until another such time and returns whether all is done.
     """
-    if not namespace.faults.has_no_faults and catch_settlement(namespace, ledger, event):
+    if not namespace.faults.has_no_faults and inject_settlement(namespace, ledger, event):
         return None
     return _apply_until(stop_s, namespace, ledger, event)
 
@@ -159,10 +159,12 @@ class _Settlement:
     def go_on(self, stop_s: float) -> bool:
         """Settle until all is done (True) or the monotonic clock reaches ``stop_s`` (False)."""
         while True:
-            parts = list(islice(self._ledger.find_in(self._at, self._high), RUNS_BETWEEN_LOOKS))
+            parts = list(
+                islice(self._ledger.find_in(self._at, self._high), RUNS_BETWEEN_CLOCK_READS)
+            )
             for part in parts:
                 self._settle(*part)
-            if len(parts) < RUNS_BETWEEN_LOOKS:
+            if len(parts) < RUNS_BETWEEN_CLOCK_READS:
                 return True
             if time.monotonic() > stop_s:
                 return False

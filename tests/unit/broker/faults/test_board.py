@@ -50,7 +50,7 @@ class World:
         self.stage = Witness()
         self.timers = Timers()
         self.board = FaultRegistry(self.clock, self.timers, Random(1), self.stage)
-        self.clock.subscribe(self.board.look)
+        self.clock.subscribe(self.board.run_due)
 
 
 @pytest.fixture

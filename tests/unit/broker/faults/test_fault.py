@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from twinbus.broker.faults import KINDS, Fault, Scope
 from twinbus.broker.faults.fault import RANGES
-from twinbus.broker.faults.registry import Subsystems, usual_subsystem
+from twinbus.broker.faults.registry import Subsystems, default_subsystem
 from twinbus.errors import ConfigurationError, TwinbusError
 
 # The least that each kind needs.
@@ -136,8 +136,8 @@ def test_a_scope_covers_what_it_names(scope: Scope, path: str, is_covered: bool)
 def test_an_entity_is_always_in_the_same_subsystem_unless_it_is_assigned() -> None:
     """F4: entities belong to named subsystems."""
     subsystems = Subsystems()
-    assert subsystems.of("orders") == usual_subsystem("orders") == "subsystem-2"
-    assert {usual_subsystem(f"queue-{n}") for n in range(100)} == {
+    assert subsystems.of("orders") == default_subsystem("orders") == "subsystem-2"
+    assert {default_subsystem(f"queue-{n}") for n in range(100)} == {
         f"subsystem-{n}" for n in range(4)
     }
 

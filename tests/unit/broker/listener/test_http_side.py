@@ -44,7 +44,7 @@ async def serving(application: Application, offences: list[str]) -> AsyncIterato
         log_violation=note,
         note_mistake=note_mistake,
     )
-    reception = ConnectionAcceptor(
+    acceptor = ConnectionAcceptor(
         tls=CertificateStore(None),
         http=http,
         amqp=None,
@@ -52,13 +52,13 @@ async def serving(application: Application, offences: list[str]) -> AsyncIterato
         log_violation=note,
         handshake_timeout_s=PATIENCE_S,
     )
-    door = Listener(reception, await bind("127.0.0.1", 0))
+    door = Listener(acceptor, await bind("127.0.0.1", 0))
     try:
         yield door
-        await eventually(lambda: reception.connection_count == 0)
+        await eventually(lambda: acceptor.connection_count == 0)
     finally:
         door.close()
-        await reception.close()
+        await acceptor.close()
 
 
 def answering(*sizes_bytes: int, delay_s: float = 0.0) -> Application:
@@ -105,13 +105,13 @@ def test_a_connection_that_closes_does_not_wait_for_its_last_bytes_to_be_read(
 ) -> None:
     """M6: they may be too few for the limit above, which begins with a full buffer."""
     monkeypatch.setattr(protocol, "KEEP_ALIVE_S", 0.1)
-    monkeypatch.setattr(protocol.DeadlineHttpProtocol, "_is_deaf", lambda _self: None)
+    monkeypatch.setattr(protocol.DeadlineHttpProtocol, "_response_not_read", lambda _self: None)
 
     async def story() -> None:
         async with serving(answering(16 << 20), []) as door:
             caller = await deaf(door, said)
-            await eventually(lambda: door._reception.connection_count == 1)
-            await eventually(lambda: door._reception.connection_count == 0)
+            await eventually(lambda: door._acceptor.connection_count == 1)
+            await eventually(lambda: door._acceptor.connection_count == 0)
             caller.close()
 
     tell(story)

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from twinbus.broker.faults.http_injection import trouble_with
+from twinbus.broker.faults.http_injection import find_injected_error
 from twinbus.broker.http.atom.handlers import (
     delete_entity,
     delete_rule,
@@ -41,10 +41,10 @@ from twinbus.broker.http.request_checks import (
     SLOT,
     HttpError,
     check_host,
-    grant_of,
     may_manage,
+    parse_version,
     status_of,
-    version_of,
+    verify_request,
 )
 from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.cost.units import Operation
@@ -96,7 +96,7 @@ async def answer_for_any(request: Request, namespaces: Collection[RunningNamespa
     refusal: TwinbusError = AccessDenied("No namespace is running", hint="Start a namespace")
     for namespace in namespaces:
         try:
-            grant_of(request, namespace.access)
+            verify_request(request, namespace.access)
         except AccessDenied as error:
             refusal = error
         else:
@@ -108,9 +108,9 @@ async def answer(request: Request, namespace: RunningNamespace) -> Response:
     """The response of the namespace to a request."""
     if not namespace.faults.has_no_faults:
         entity = request.scope["path"].strip("/").lower()
-        trouble = await trouble_with(request, namespace.access, entity)
-        if trouble is not None:
-            return _refusal(trouble.status, trouble.sentence)
+        injected = await find_injected_error(request, namespace.access, entity)
+        if injected is not None:
+            return _refusal(injected.status, injected.sentence)
     try:
         status, body = await _answer(request, namespace)
     except (HttpError, TwinbusError) as refusal:
@@ -118,7 +118,7 @@ async def answer(request: Request, namespace: RunningNamespace) -> Response:
     except ClientDisconnect:
         raise  # The HTTP server handles it.
     except Exception as error:
-        namespace.access.offences.note_mistake(
+        namespace.access.violations.note_mistake(
             "an administration request failed",
             error,
             namespace.access.now().monotonic_s,
@@ -131,12 +131,12 @@ async def answer(request: Request, namespace: RunningNamespace) -> Response:
 
 async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
     check_host(request, namespace.access.audience)
-    grant = grant_of(request, namespace.access)
+    grant = verify_request(request, namespace.access)
     target = parse_target(request.scope["path"])
     if not may_manage(grant, target.segments):
         raise AccessDenied("The Manage claim is missing", hint="Use a key whose access rule has it")
     _count(namespace, target)
-    call = Call(request, namespace, target, version_of(request), grant)
+    call = Call(request, namespace, target, parse_version(request), grant)
     return await _handler(target, request.method)(call)
 
 

@@ -166,43 +166,43 @@ class Shape:
     ) -> dict[str, Any]:
         """The properties that a client sets; ``current`` are those that it replaces."""
         found = children(parent, [row.element for row in self.rows])
-        said = {name: each for name, each in found.items() if not is_empty(each)}
+        given = {name: each for name, each in found.items() if not is_empty(each)}
         values = {
-            row.field: row.codec.read(text_of(said[row.element]).strip(), row.element)
+            row.field: row.codec.read(text_of(given[row.element]).strip(), row.element)
             for row in self.rows
-            if isinstance(row, Setting) and row.element in said
+            if isinstance(row, Setting) and row.element in given
         }
-        values.update(self._read_special(said, audience, current))
+        values.update(self._read_special(given, audience, current))
         for row in self.rows:
             if current is not None and isinstance(row, Setting) and row.is_fixed:
                 values.setdefault(row.field, getattr(current, row.field))
         return values
 
     def _read_special(
-        self, said: dict[str, Element], audience: Audience, current: QueueDescription | None
+        self, given: dict[str, Element], audience: Audience, current: QueueDescription | None
     ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, field in FORWARDING.items():
-            if name in said:
-                values[field] = target_path(text_of(said[name]), audience)
-        if "UserMetadata" in said:
-            values["user_metadata"] = text_of(said["UserMetadata"])
-        if "AuthorizationRules" in said:
+            if name in given:
+                values[field] = target_path(text_of(given[name]), audience)
+        if "UserMetadata" in given:
+            values["user_metadata"] = text_of(given["UserMetadata"])
+        if "AuthorizationRules" in given:
             known = RuleSet() if current is None else current.authorization_rules
-            values["authorization_rules"] = read_rules(said["AuthorizationRules"], known)
+            values["authorization_rules"] = read_rules(given["AuthorizationRules"], known)
         return values
 
     def write(
         self, description: QueueDescription, facts: Mapping[str, str], endpoint: str, version: str
     ) -> str:
         """The content of the description's element."""
-        told = {**_written_specially(description, endpoint), **facts}
+        values_by_element = {**_written_specially(description, endpoint), **facts}
         if version < LARGE_MESSAGE_VERSION:
-            told["MaxMessageSizeInKilobytes"] = None
+            values_by_element["MaxMessageSizeInKilobytes"] = None
         parts = []
         for row in self.rows:
-            if isinstance(row, Fact) or row.element in told:
-                text = told.get(row.element)
+            if isinstance(row, Fact) or row.element in values_by_element:
+                text = values_by_element.get(row.element)
             else:
                 text = row.codec.write(getattr(description, row.field))
             parts.append(element(row.element, text))
@@ -211,7 +211,7 @@ class Shape:
 
 def _written_specially(description: QueueDescription, endpoint: str) -> dict[str, str | None]:
     rules = description.authorization_rules
-    told: dict[str, str | None] = {
+    values_by_element: dict[str, str | None] = {
         "AuthorizationRules": rules_text(rules, description.updated_at_ms),
         "EntityAvailabilityStatus": "Available",
         "FilteringMessagesBeforePublishing": "false",
@@ -223,8 +223,8 @@ def _written_specially(description: QueueDescription, endpoint: str) -> dict[str
     }
     for name, field in FORWARDING.items():
         path: str | None = getattr(description, field)
-        told[name] = None if path is None else escaped(f"{endpoint}/{path}")
-    return told
+        values_by_element[name] = None if path is None else escaped(f"{endpoint}/{path}")
+    return values_by_element
 
 
 FORWARDING: Final = {

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.access.sas import AccessGrant, Audience
 from twinbus.broker.engine.descriptions import QueueDescription
-from twinbus.broker.http.request_checks import TokenAudience, audience_of, grant_in
+from twinbus.broker.http.request_checks import TokenAudience, audience_of, verify_header
 from twinbus.errors import AccessDenied
 
 __all__ = ["PROOFS", "check_forwards"]
@@ -59,7 +59,7 @@ def _is_proven(request: Request, namespace: TokenAudience, header: str, target: 
     if not shown:
         return False
     try:
-        grant = grant_in(shown, namespace, _audience(request, namespace))
+        grant = verify_header(shown, namespace, _audience(request, namespace))
     except AccessDenied:
         # The error names the missing claim, whatever is wrong with this token.
         return False

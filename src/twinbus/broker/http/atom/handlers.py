@@ -141,14 +141,14 @@ def entry_of(call: Call, machine: Queue) -> FeedEntry:
 async def get_namespace(call: Call) -> Answer:
     """The name and the tier of the namespace."""
     namespace = call.namespace
-    told = {
+    values = {
         "CreatedTime": time_text(namespace.started_at_ms),
         "MessagingSKU": "Standard",
         "ModifiedTime": time_text(namespace.started_at_ms),
         "Name": escaped(namespace.name),
         "NamespaceType": "Messaging",
     }
-    content = "".join(element(name, text) for name, text in told.items())
+    content = "".join(element(name, text) for name, text in values.items())
     return call.one(
         FeedEntry(call.href("$namespaceinfo"), namespace.name, "NamespaceInfo", content)
     )

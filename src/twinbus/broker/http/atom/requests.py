@@ -26,9 +26,9 @@ from twinbus.broker.http.atom.xml import FeedEntry, entry, entry_text, feed
 from twinbus.broker.http.request_checks import (
     HttpError,
     audience_of,
-    body_of,
     check_still_granted,
-    page_of,
+    parse_page,
+    read_body,
 )
 from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.common.entity_path import parse_entity_path
@@ -129,7 +129,7 @@ class Call:
 
     async def body(self) -> bytes:
         """The body, if the client still has the claim when the body is complete."""
-        body = await body_of(self.request)
+        body = await read_body(self.request)
         check_still_granted(self.grant, self.namespace.access)
         return body
 
@@ -170,7 +170,7 @@ class Call:
         self, title: str, path: str, found: Sequence[Item], as_entry: Callable[[Item], FeedEntry]
     ) -> Answer:
         """The requested part of a list, built with a few entries in each turn of the loop."""
-        page = page_of(self.request)
+        page = parse_page(self.request)
         after = page.skip + page.top
         more = f"{self.href(path)}&$skip={after}&$top={page.top}" if after < len(found) else None
         texts: list[str] = []

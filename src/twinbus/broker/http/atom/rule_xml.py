@@ -179,14 +179,14 @@ _COMPATIBILITY: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
 def read_rule(parent: Element, name: str | None = None) -> RuleDescription:
     """A rule; ``name`` is the one in the request's path."""
     found = children(parent, _RULE_ELEMENTS)
-    said = text_of(found["Name"]).strip() if "Name" in found else ""
-    if name is not None and said and said.lower() != name.lower():
+    given = text_of(found["Name"]).strip() if "Name" in found else ""
+    if name is not None and given and given.lower() != name.lower():
         raise HttpError(400, "The Name of the rule must equal the name in the path.")
     if "Filter" not in found:
         raise HttpError(400, "A rule must have a Filter. Use a TrueFilter for every message.")
     action = found.get("Action")
     return RuleDescription(
-        name or said,
+        name or given,
         _read_filter(found["Filter"]),
         None if action is None else _read_action(action),
     )

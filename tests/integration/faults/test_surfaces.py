@@ -172,7 +172,7 @@ def test_a_dry_run_switches_nothing_on_or_off(broker: BrokerProcess, faults: Swi
     assert run(broker, "clear", "--dry-run").stdout == "1 fault would be cleared\n"
     for more in ([], ["--dry-run"]):
         refused = str(run(broker, "clear", "other", *more).exception)
-        assert "'other' not found. Use one of: 'mine'." in refused
+        assert "'other'" in refused and "'mine'" in refused
     (line,) = run(broker, "list", "--output", "jsonl").stdout.splitlines()
     assert json.loads(line)["id"] == "mine"
     assert json.loads(run(broker, "clear", "--output", "json").stdout) == {"cleared": 1}

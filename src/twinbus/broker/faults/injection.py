@@ -139,7 +139,7 @@ def hide(registry: FaultRegistry, path: str, messages: list[IncomingMessage], no
 
 
 def _spread(active: ActiveFault, middle: float, jitter: float) -> float:
-    return max(0.0, middle + (active.chance.uniform(-jitter, jitter) if jitter else 0.0))
+    return max(0.0, middle + (active.random.uniform(-jitter, jitter) if jitter else 0.0))
 
 
 SUB_QUEUE_MARK = "/$"

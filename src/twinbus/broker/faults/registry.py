@@ -90,7 +90,7 @@ class ActiveFault:
         self.id = fault.id
         self.phase = FaultPhase.WAITING
         self.hit_count = 0
-        self.chance = Random(fault.seed)
+        self.random = Random(fault.seed)
         self.diagnostics_path = ""
         rate = fault.rate_per_s if fault.kind == "throttle" else None
         self.bucket = None if rate is None else Bucket(rate, now_s)
@@ -110,19 +110,19 @@ class ActiveFault:
         """Whether it affects a request now, by its probability; if so it is counted."""
         probability = self.fault.probability
         # Without this test a fault that always fires would use up random numbers.
-        if probability < 1 and self.chance.random() >= probability:
+        if probability < 1 and self.random.random() >= probability:
             return False
         self.hit_count += 1
         return True
 
     def is_applied(self) -> bool:
         """Whether an operation is carried out although it is not answered."""
-        return self.chance.random() < (self.fault.applied_probability or 0.0)
+        return self.random.random() < (self.fault.applied_probability or 0.0)
 
     def latency_s(self) -> float:
         """A delay of this fault, with its jitter."""
         jitter_ms = self.fault.jitter_ms or 0.0
-        spread_ms = self.chance.uniform(-jitter_ms, jitter_ms) if jitter_ms else 0.0
+        spread_ms = self.random.uniform(-jitter_ms, jitter_ms) if jitter_ms else 0.0
         return max(0.0, (self.fault.latency_ms or 0.0) + spread_ms) / 1000
 
     def next_timer_s(self, now_s: float) -> float | None:
@@ -185,13 +185,13 @@ class Timers(Protocol):
 class FaultRegistry:
     """The faults of one namespace. All methods are called on the event loop's thread."""
 
-    def __init__(self, clock: Clock, timers: Timers, chance: Random, effects: Effects) -> None:
+    def __init__(self, clock: Clock, timers: Timers, random: Random, effects: Effects) -> None:
         self.has_no_faults = True
         """No fault is active: the only thing that a request checks without faults."""
         self.subsystems = Subsystems()
         self._clock = clock
         self._timers = timers
-        self._chance = chance
+        self._random = random
         self._effects = effects
         self._faults: dict[str, ActiveFault] = {}
         self._names = (f"fault-{number}" for number in count(1))
@@ -205,7 +205,7 @@ class FaultRegistry:
             raise ConfigurationError(
                 f"The limit of {FAULTS_MAX} faults is reached", hint="Clear a fault first"
             )
-        fault = fault.named(self._free_name(), self._chance.getrandbits(32))
+        fault = fault.named(self._free_name(), self._random.getrandbits(32))
         if fault.id in self._faults:
             raise ConfigurationError(
                 f"Fault {fault.id!r} already exists", hint="Clear it first, or use another id"

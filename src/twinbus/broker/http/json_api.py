@@ -218,8 +218,8 @@ class TopicApi:
         rules = _rules(values.pop("rules", None))
         path = f"{topic.description.display_path}/subscriptions/{name}"
         description = SubscriptionDescription.from_dict({**values, "path": path})
-        made = await self._namespace(request).create_subscription(description, rules)
-        return JSONResponse(subscription_as_json(made), status_code=201)
+        created = await self._namespace(request).create_subscription(description, rules)
+        return JSONResponse(subscription_as_json(created), status_code=201)
 
     async def delete_subscription(self, request: Request) -> Response:
         description = self._subscription(request).description
@@ -255,8 +255,8 @@ class TopicApi:
         where = (request.path_params["topic"], request.path_params["subscription"])
         if rule.key in subscription.rule_ids:
             return JSONResponse((await namespace.update_rule(*where, rule)).to_dict())
-        made = await namespace.create_rule(*where, rule)
-        return JSONResponse(made.to_dict(), status_code=201)
+        created = await namespace.create_rule(*where, rule)
+        return JSONResponse(created.to_dict(), status_code=201)
 
     async def delete_rule(self, request: Request) -> Response:
         name = self._rule(request).name

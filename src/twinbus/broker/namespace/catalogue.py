@@ -64,7 +64,7 @@ class Applied:
 
     removed: list[Queue] = field(default_factory=list)
     """Subscriptions before their topic."""
-    made: list[Queue] = field(default_factory=list)
+    created: list[Queue] = field(default_factory=list)
     updated: list[Queue] = field(default_factory=list)
     """Those that are described differently now."""
     ends_rights: bool = False
@@ -158,7 +158,7 @@ class Catalogue:
             if new is not None and (old is None or old.queue_id != new.queue_id)
         ]
         for entry in sorted(fresh, key=_topics_first):
-            applied.made.append(self._make(entry))
+            applied.created.append(self._make(entry))
             yield
         for path, old, new in changed:
             if old is None or new is None or old.queue_id != new.queue_id:

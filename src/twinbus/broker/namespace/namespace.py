@@ -792,7 +792,7 @@ class Namespace:
             for machine in (queue, queue.dead_letters):
                 while machine is not None and machine.locks.let_go(LOCKS_AT_ONCE):
                     yield LOCKS_AT_ONCE * TICKET_COST
-        for queue in (*applied.made, *applied.updated):
+        for queue in (*applied.created, *applied.updated):
             self.background_tasks.entity_changed(queue)
             yield QUEUE_COST
         for queue in applied.updated:

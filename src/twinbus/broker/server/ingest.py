@@ -367,7 +367,7 @@ def _checked(
     # The Azure SDK sends ServiceBusMessage(None) without a body section.
     sections = scan_message(payload, start, end, limits, body_required=False, check_body=False)
     if sections.properties_start == sections.bare_end:
-        raise DecodeError("a message has neither properties nor a body. Add a data section.")
+        raise DecodeError("A message has neither properties nor a body. Add a data section.")
     if end - start > PROPERTY_BYTES_MAX:
         check_property_sizes(payload, sections, limits)
     return sections

@@ -482,8 +482,8 @@ def test_who_is_sent_away_in_the_moment_of_entering_is_gone(
     """M8: a task that is cancelled before its first step closes nothing by itself."""
 
     class Hasty(listeners.PendingConnection):
-        def _look(self) -> None:
-            super()._look()
+        def _peek(self) -> None:
+            super()._peek()
             self.drop()
 
     monkeypatch.setattr(listeners, "PendingConnection", Hasty)

@@ -117,14 +117,14 @@ async def test_case_174_one_error_does_not_end_the_watch_of_the_free_disk(
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr(shutil, "disk_usage", away)
-        first = namespace._disk_look
-        namespace._look_at_disk()
-        assert namespace._disk_look is not None and namespace._disk_look is not first
+        first = namespace._disk_check
+        namespace._check_disk_space()
+        assert namespace._disk_check is not None and namespace._disk_check is not first
         assert namespace.throttle.disk_free_bytes == known
         assert "free disk space cannot be read: Input/output error" in caplog.text
 
         monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=1))
-        namespace._look_at_disk()
+        namespace._check_disk_space()
         assert namespace.throttle.disk_free_bytes == 1
 
 
@@ -139,7 +139,7 @@ async def test_case_174_an_error_when_a_broker_starts_does_not_stop_it(
     monkeypatch.setattr(shutil, "disk_usage", away)
     async with Broker(BrokerOptions(data_directory=tmp_path / "data")) as broker:
         running = await broker.add_namespace(NamespaceSpec("demo"))
-        assert running.access._disk_look is not None
+        assert running.access._disk_check is not None
 
 
 # -- case 175: a data directory whose parents are new ---------------------------------------------
@@ -266,4 +266,4 @@ def test_case_179_too_few_descriptors_are_shared_out_and_said(tmp_path: Path) ->
 
     assert told["connections_max"] + 2 * told["strangers_max"] < 400
     assert "Raise the limit with `ulimit -Hn`" in log
-    assert "no descriptor is left" not in log
+    assert "no file descriptor is left" not in log

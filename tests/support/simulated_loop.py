@@ -27,7 +27,7 @@ WALL_MS = 1_700_000_000_000
 TURNS = {
     namespace: (
         "FAN_OUT_TURN_S",
-        "HAND_OUT_TURN_S",
+        "DELIVER_TURN_S",
         "SERVE_TURN_S",
         "ENOUGH_S",
         "STEP_S",
@@ -38,7 +38,7 @@ TURNS = {
 """How long the namespace does one thing by the clock of the machine."""
 
 
-STEPS = {namespace: {"STEP_COST": 1.0, "CLOSED_COUNT": 1, "TOLD_COUNT": 1}}
+STEPS = {namespace: {"STEP_COST": 1.0, "CLOSED_COUNT": 1, "REPORTED_COUNT": 1}}
 """Steps so small that every transaction takes several."""
 
 

@@ -29,9 +29,9 @@ from twinbus.broker.fairness.loop_turns import Turns
 from twinbus.broker.listener.certificates import CertificateStore, names_for
 from twinbus.broker.listener.listeners import (
     ListenerSet,
-    application_of_broker,
-    entrance_of_administration,
-    entrance_of_namespace,
+    administration_listeners,
+    make_broker_application,
+    namespace_listeners,
 )
 from twinbus.broker.namespace.catalogue_plan import Draft
 from twinbus.broker.namespace.namespace import Namespace
@@ -118,12 +118,12 @@ class Broker:
         )
         try:
             await provide(namespace, spec)
-            entrance = entrance_of_namespace(namespace, self.tls, spec.port, spec.tls_port)
-            await entrance.open()
+            listeners = namespace_listeners(namespace, self.tls, spec.port, spec.tls_port)
+            await listeners.open()
         except BaseException:
             await namespace.close()
             raise
-        running = RunningNamespace(namespace, entrance, self.options.host, self._keys)
+        running = RunningNamespace(namespace, listeners, self.options.host, self._keys)
         self.namespaces[name] = running
         self.stopped.pop(name, None)
         return running
@@ -152,10 +152,10 @@ class Broker:
         port = self.options.admin_port
         if port is None or self.administration is not None:
             return self.administration
-        entrance = entrance_of_administration(self, partial(application_of_broker, self), port)
-        await entrance.open()
-        self.administration = entrance
-        return entrance
+        listeners = administration_listeners(self, partial(make_broker_application, self), port)
+        await listeners.open()
+        self.administration = listeners
+        return listeners
 
     # -- stopping and starting namespaces -------------------------------------------------
 

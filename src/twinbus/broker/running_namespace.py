@@ -29,7 +29,7 @@ from twinbus.broker.engine.filters import RuleDescription
 from twinbus.broker.engine.queue import Queue
 from twinbus.broker.engine.topic import Subscription, Topic
 from twinbus.broker.faults.registry import FaultRegistry
-from twinbus.broker.listener.listeners import ListenerSet, application_of, shown_host
+from twinbus.broker.listener.listeners import ListenerSet, make_namespace_application, shown_host
 from twinbus.broker.namespace.catalogue_plan import Draft
 from twinbus.broker.namespace.namespace import Namespace
 from twinbus.broker.namespace.purge import (
@@ -195,14 +195,14 @@ class RunningNamespace(RunningTopics):
     """A namespace with its listeners."""
 
     def __init__(
-        self, namespace: Namespace, entrance: ListenerSet, host: str, keys: KeyRing
+        self, namespace: Namespace, listeners: ListenerSet, host: str, keys: KeyRing
     ) -> None:
         super().__init__(namespace)
-        self.entrance = entrance
+        self.listeners = listeners
         self._keys = keys
         self.started_at_ms = namespace.now().wall_ms
-        self.port: int = entrance.port
-        self.tls_port: int | None = entrance.tls_port
+        self.port: int = listeners.port
+        self.tls_port: int | None = listeners.tls_port
         self._shown = shown_host(host)
         self.endpoint = f"sb://{self._shown}:{self.port}"
         namespace.audience = replace(
@@ -210,7 +210,7 @@ class RunningNamespace(RunningTopics):
             port=self.port,
             other_ports=frozenset() if self.tls_port is None else frozenset({self.tls_port}),
         )
-        entrance.reception.http.make_application = partial(application_of, self)
+        listeners.acceptor.http.make_application = partial(make_namespace_application, self)
 
     @property
     def connection_string(self) -> str:
@@ -246,7 +246,7 @@ class RunningNamespace(RunningTopics):
 
     @property
     def connection_count(self) -> int:
-        return len(self._namespace.peers) + self.entrance.reception.connection_count
+        return len(self._namespace.peers) + self.listeners.acceptor.connection_count
 
     @property
     def faults(self) -> FaultRegistry:
@@ -370,5 +370,5 @@ class RunningNamespace(RunningTopics):
         return self._namespace
 
     async def close(self) -> None:
-        await self.entrance.close()
+        await self.listeners.close()
         await self._namespace.close()

@@ -177,7 +177,7 @@ class NamespaceFixture:
         if self._namespace.faults.get(fault_id) is not None:
             # What happens in a moment is over by itself.
             self._namespace.faults.clear(fault_id)
-        await self._namespace.access.stage.contact.until_open()
+        await self._namespace.access.fault_effects.network.until_open()
 
     # -- time -----------------------------------------------------------------------------
 

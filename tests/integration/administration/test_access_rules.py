@@ -156,7 +156,5 @@ def test_rules_and_keys_need_manage(
     send_only = broker.token(port=broker.admin_port, rule=(rule["name"], rule["primary_key"]))
     assert broker.http(method, path, body)[0] == 401
     status, told = broker.http(method, path, body, token=send_only)
-    assert status == 403 and told["error"].startswith(
-        "The claim Manage on the namespace is missing"
-    )
+    assert status == 403 and "Manage" in told["error"]
     assert len(broker.admin("GET", RULES)) == 2

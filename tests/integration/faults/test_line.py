@@ -127,10 +127,10 @@ async def test_what_arrives_later_does_not_overtake_what_is_still_under_way() ->
     """F5: one fault ends, another begins, and the bytes stay in order."""
     peer = FakePeer()
     peer.line = line = DegradedConnection(peer)  # type: ignore[arg-type]
-    line.tune([slow(30)])
+    line.apply([slow(30)])
     peer.data_received(b"first")
     hole = ActiveFault(Fault("cannot-contact", how="half-open", seed=1), 0.0)
-    line.tune([hole])
+    line.apply([hole])
     peer.data_received(b"second")
     assert peer.read == []
     deadline_s = time.monotonic() + 10
@@ -143,13 +143,13 @@ async def test_a_full_line_stops_the_peer_and_an_empty_one_lets_it_go_on() -> No
     """F5: what waits is bounded."""
     peer = FakePeer()
     peer.line = line = DegradedConnection(peer)  # type: ignore[arg-type]
-    line.tune([ActiveFault(Fault("cannot-contact", how="black-hole", seed=1), 0.0)])
+    line.apply([ActiveFault(Fault("cannot-contact", how="black-hole", seed=1), 0.0)])
     assert peer.input.reasons
     line.write(b"x" * WAITING_BYTES_MAX)
     line.write(b"x")
     assert (peer.pauses, peer.written) == (["pause"], [])
     peer.line = None
-    line.heal()
+    line.restore()
     assert peer.pauses == ["pause", "resume"]
     assert sum(map(len, peer.written)) == WAITING_BYTES_MAX + 1
     assert not peer.input.reasons

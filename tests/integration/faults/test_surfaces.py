@@ -46,12 +46,18 @@ def test_faults_are_listed_with_their_time_and_hits(
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "sentence"),
     [
-        ("POST", "", {"kind": "cannot-fly"}, 400, "no fault 'cannot-fly'"),
-        ("POST", "", {"kind": "throttle", "probability": 7}, 400, "probability of throttle is 7"),
+        ("POST", "", {"kind": "cannot-fly"}, 400, "'cannot-fly'"),
+        (
+            "POST",
+            "",
+            {"kind": "throttle", "probability": 7},
+            400,
+            "probability of fault 'throttle': 7",
+        ),
         ("POST", "", b"[1]", 400, "must be a JSON object"),
         ("POST", "", b"{", 400, "not valid JSON"),
-        ("GET", "/nobody", None, 404, "There is no fault 'nobody'"),
-        ("DELETE", "/nobody", None, 404, "There is no fault 'nobody'"),
+        ("GET", "/nobody", None, 404, "'nobody' not found"),
+        ("DELETE", "/nobody", None, 404, "'nobody' not found"),
     ],
 )
 def test_a_mistake_gets_a_sentence(
@@ -194,15 +200,15 @@ def test_the_command_line_stops_and_starts_a_namespace(broker: BrokerProcess) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["add", "cannot-fly"], "no fault 'cannot-fly'. Use one of: cannot-send, cannot-"),
+        (["add", "cannot-fly"], "'cannot-fly'. Use one of: cannot-send, cannot-"),
         (["add", "throttle", "--for", "soon"], "'soon' is not a time"),
         (["add", "throttle", "--set", "probability"], "--set: 'probability'"),
         (["add", "throttle", "--output", "xml"], "--output: 'xml'"),
         (
             ["add", "throttle", "--set", "rate=1"],
-            "no option 'rate'. It has: id, lasts_s, probability",
+            "option 'rate'. Use one of: id, lasts_s, probability",
         ),
-        (["clear", "nobody"], "There is no fault 'nobody'. No fault is switched on"),
+        (["clear", "nobody"], "'nobody' not found. No fault exists"),
     ],
 )
 def test_a_wrong_command_is_answered_with_a_sentence(

@@ -186,7 +186,7 @@ async def test_a_topic_can_be_full(broker: BrokerProcess, sdk: Sdk) -> None:
     """M3: the quota of a topic is what all its copies take together."""
     topic = broker.fresh_topic("a", "b", max_size_mb=1)
     large = [ServiceBusMessage(b"x" * 100_000) for _ in range(8)]
-    with pytest.raises(ServiceBusError, match="is full: 1 MB"):
+    with pytest.raises(ServiceBusError, match=r"is full: .* 1 MB"):
         await sdk.publish(topic, *large)
     receiver = sdk.subscription(topic, "a", receive_mode="receiveanddelete")
     await receive(receiver, 4)

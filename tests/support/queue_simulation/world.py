@@ -97,7 +97,7 @@ class DeskPeer:
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
         self.limits = AmqpLimits()
-        self.admission = self.input = self
+        self.authorization = self.input = self
         self.reader_place = namespace.reader_turns.join(lambda: True)
 
     def demand(self, _path: str, _claim: object) -> None:

@@ -162,8 +162,8 @@ class HttpTarget(BaseTarget):
         administration = await broker.open_administration()
         assert administration is not None
         self._servings = [
-            (await entrance.reception.http.serving(), entrance.reception.slots)
-            for entrance in (running.entrance, administration)
+            (await listeners.acceptor.http.serving(), listeners.acceptor.slots)
+            for listeners in (running.listeners, administration)
         ]
         parsed = parse_connection_string(running.connection_string)
         self._token = make_token(

@@ -1,10 +1,10 @@
 """Failures that can be switched on, for an entity, a subsystem or the whole namespace.
 
 fault                  Fault and Scope: one failure as a checked value; the table of kinds
-registry               what is switched on, its times, chance and counts; which entities fail
-together effects                what happens when a fault begins and ends; the report of a crash
-injection              what happens to an attach, a send, a settlement, ... that meets one
-http_injection         the same for administration
+registry               the active faults with their times and counts; the subsystems
+effects                what happens when a fault begins or ends; diagnostics of a crash
+injection              what a fault does to an attach, a send, a settlement, a request, a commit
+http_injection         the same for administration requests
 network                connections that are refused, reset or silent
 degraded_connection    connections that are slow or frozen
 """

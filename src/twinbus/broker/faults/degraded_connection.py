@@ -1,10 +1,11 @@
-"""The wire between one peer and its socket, while it is a bad one.
+"""One connection while a fault makes its network slow or frozen.
 
-A healthy peer has no line: it reads from and writes to its transport.
+A connection without a fault has no DegradedConnection: it uses its transport directly.
 
-Rule 1: bytes are late or wait, in order; none is ever dropped or changed. When the line heals,
-        what waited goes on, as TCP would send it again after a network came back.
-Rule 2: what waits is bounded: a line that is full stops the peer like a socket that is full.
+Rule 1: bytes are delayed, in order; none is ever dropped or changed. When the fault ends, the
+        delayed bytes are passed on, as TCP would retransmit them after an outage of the network.
+Rule 2: the delayed bytes are bounded: when there are too many, the connection is paused, as with a
+        full socket buffer.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from twinbus.broker.server.connection import ClientConnection
 
 WAITING_BYTES_MAX: Final = 1 << 20
-# struct linger: on, for zero seconds. Closing then sends a reset instead of a goodbye.
+# struct linger: on, for zero seconds. Closing then sends a reset instead of a FIN.
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class Pipe:
-    """One direction: bytes come out in order, each when its time has come."""
+    """One direction: bytes are passed on in order, each when it is due."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Pipe:
         self.is_dead = False
 
     def push(self, data: bytes, now_s: float, faults: list[ActiveFault]) -> None:
-        """Take bytes that set out now over a line with those faults."""
+        """Accept bytes that are sent now over a connection with those faults."""
         due_s = now_s
         for active in faults:
             due_s += active.latency_s()
@@ -62,7 +63,7 @@ class Pipe:
         self.pump(now_s)
 
     def pump(self, now_s: float) -> None:
-        """Let out what is due; come back for the rest."""
+        """Pass on what is due, and schedule the rest."""
         while self._waiting and not self.is_dead and self._waiting[0][0] <= now_s:
             _due_s, data = self._waiting.popleft()
             self.byte_count -= len(data)
@@ -70,15 +71,15 @@ class Pipe:
             self._relieved()
         if self._waiting and not self.is_dead and not self._is_scheduled:
             self._is_scheduled = True
-            self._later(max(0.0, self._waiting[0][0] - now_s), self._wake)
+            self._later(max(0.0, self._waiting[0][0] - now_s), self._on_due)
 
-    def _wake(self) -> None:
+    def _on_due(self) -> None:
         self._is_scheduled = False
         if self._waiting:
             self.pump(self._waiting[0][0])
 
     def empty(self) -> None:
-        """Let everything out at once."""
+        """Pass everything on at once."""
         self.is_dead = False
         self.pump(float("inf"))
 
@@ -95,24 +96,24 @@ class DegradedConnection:
         self._is_passing = False
         self._has_paused = False
         self.is_frozen = False
-        """A direction is dead: neither silence nor a late handshake is the client's fault."""
+        """A direction is dead: silence or a late handshake is not held against the client."""
 
-    def tune(self, faults: list[ActiveFault]) -> None:
-        """From now on the line has these faults."""
+    def apply(self, faults: list[ActiveFault]) -> None:
+        """From now on the connection has these faults."""
         hows = {(each.fault.how, each.fault.direction) for each in faults}
-        is_hole = any(how == "black-hole" for how, _direction in hows)
-        is_deaf = is_hole or ("half-open", "from-client") in hows
-        self._outward.is_dead = is_hole or ("half-open", "to-client") in hows
-        self.is_frozen = is_deaf or self._outward.is_dead
+        is_black_hole = any(how == "black-hole" for how, _direction in hows)
+        is_inward_dead = is_black_hole or ("half-open", "from-client") in hows
+        self._outward.is_dead = is_black_hole or ("half-open", "to-client") in hows
+        self.is_frozen = is_inward_dead or self._outward.is_dead
         self._slow = [each for each in faults if each.fault.how == "slow"]
-        if is_deaf:
+        if is_inward_dead:
             self._peer.input.stop(FROZEN)
         else:
             self._peer.input.go_on(FROZEN)
         self._outward.pump(self._now_s())
 
-    def heal(self) -> None:
-        """The line is good again; the peer uses its transport itself from now on."""
+    def restore(self) -> None:
+        """The faults have ended; from now on the connection uses its transport directly."""
         self._inward.empty()
         self._outward.empty()
         self._peer.input.go_on(FROZEN)
@@ -121,9 +122,9 @@ class DegradedConnection:
     # -- inward ---------------------------------------------------------------------------
 
     def holds(self, data: bytes) -> bool:
-        """Whether the line keeps what arrived; the peer gets it later through _arrive()."""
+        """Whether received bytes are delayed; the connection gets them later from _arrive()."""
         if self._is_passing or not (self._slow or self._inward.byte_count):
-            # What came before may still be on its way: nothing overtakes it.
+            # Earlier bytes may still be delayed: nothing overtakes them.
             return False
         self._inward.push(data, self._now_s(), self._slow)
         self._balance()
@@ -143,7 +144,7 @@ class DegradedConnection:
     def write(self, data: bytes) -> None:
         self._outward.push(data, self._now_s(), self._slow)
         if self._peer.connection.phase is ConnectionState.CLOSED and not self._outward.is_dead:
-            # The socket is closed behind the last words; they must not come too late for it.
+            # The socket is closed after the last frame, which must not be delayed beyond that.
             self._outward.empty()
         self._balance()
 
@@ -157,7 +158,7 @@ class DegradedConnection:
         return transport is not None and not transport.is_closing()
 
     def _balance(self) -> None:
-        """A full line stops the peer, an empty one lets it go on."""
+        """Pause the connection while too many bytes are delayed, and resume it after that."""
         is_full = self._outward.byte_count + self._inward.byte_count > WAITING_BYTES_MAX
         if is_full is not self._has_paused:
             self._has_paused = is_full
@@ -167,18 +168,18 @@ class DegradedConnection:
                 self._peer.resume_writing()
 
     def _now_s(self) -> float:
-        # The loop's clock: a test that moves the broker's clock does not make a wire faster.
+        # The loop's clock: a test that moves the broker's clock does not make a network faster.
         return asyncio.get_running_loop().time()
 
 
-def hang_up(peer: ClientConnection) -> None:
-    """Cut a connection as a broken network does, without a word."""
+def reset_connection(peer: ClientConnection) -> None:
+    """Reset a connection without a close frame, as a broken network does."""
     if peer.transport is not None:
         reset(peer.transport)
 
 
 def reset(transport: Any) -> None:
-    """Close a connection with a TCP reset, whatever was still to be said."""
+    """Close a connection with a TCP reset; bytes that were not sent are lost."""
     raw = transport.get_extra_info("socket")
     if raw is not None:
         reset_on_close(raw)
@@ -186,6 +187,6 @@ def reset(transport: Any) -> None:
 
 
 def reset_on_close(connection: Any) -> None:
-    """Let a socket end with a reset."""
+    """Have a socket close with a reset."""
     with suppress(OSError, ValueError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

@@ -1,11 +1,10 @@
-"""What happens when a fault begins and ends, and the report of a crash.
+"""What happens when a fault begins, fires at its rate, or ends; the diagnostics of a crash.
 
-A subsystem goes down (rule F4): what is lost with it, and the file that says how it was.
+When a subsystem goes down (rule F4) its locks and links are lost, and a diagnostics file records
+its state.
 
-What happens at the moment when a fault begins, strikes by itself, or ends.
-
-Rule 1: what was acknowledged stays; what was under way is never answered.
-Rule 2: the file holds names and numbers, never a message, a key or a token.
+Rule 1: acknowledged messages stay; operations in progress are never answered.
+Rule 2: the diagnostics file contains names and numbers, never a message, a key or a token.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.engine import locks
-from twinbus.broker.faults.injection import entity_of, failure
+from twinbus.broker.faults.injection import entity_of, fault_error
 from twinbus.broker.faults.network import NetworkFaults
 from twinbus.broker.faults.registry import ActiveFault, FaultPhase
 
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("twinbus.broker")
 
 DIAGNOSTICS: Final = "diagnostics"
-# Enough for a day of tests; the oldest go first.
+# Enough for a day of tests; the oldest files are deleted first.
 DIAGNOSTICS_FILES_MAX: Final = 50
 
 
 def covered_queues(namespace: Namespace, active: ActiveFault) -> list[Queue]:
-    """The machines, dead-letter queues included, that a fault concerns."""
+    """The queues, dead-letter queues included, that a fault concerns."""
     subsystems = namespace.faults.subsystems
     return [
         queue
@@ -47,7 +46,7 @@ def covered_queues(namespace: Namespace, active: ActiveFault) -> list[Queue]:
 
 
 def lose_locks(namespace: Namespace, queues: list[Queue]) -> int:
-    """Every message and session lock ends now; how many messages were held."""
+    """End every message and session lock now; returns how many messages were locked."""
     lost = 0
     for queue in queues:
         lost += locks.lose_locks(queue)
@@ -55,8 +54,8 @@ def lose_locks(namespace: Namespace, queues: list[Queue]) -> int:
     return lost
 
 
-def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
-    """How the subsystem was found: counts, locks and links, by entity."""
+def collect_diagnostics(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
+    """The state of the subsystem: counts, locks and links, by entity."""
     links: dict[str, dict[str, int]] = {}
     for peer in namespace.peers:
         for _link, end in peer.links_and_ends():
@@ -88,25 +87,25 @@ def collect(namespace: Namespace, active: ActiveFault) -> dict[str, Any]:
     }
 
 
-def file_for(namespace: Namespace, active: ActiveFault) -> Path:
-    """Where the diagnostics go: beside the data, or into a directory for the occasion."""
+def diagnostics_file(namespace: Namespace, active: ActiveFault) -> Path:
+    """The path of the diagnostics file: in the data directory, or in a temporary one."""
     data = namespace.options.data_directory
     base = Path(tempfile.mkdtemp(prefix="twinbus-")) if data is None else data
-    # An id is anything that people type; a file name is not.
+    # An id may contain characters that a file name must not contain.
     safe_id = "".join(each if each.isalnum() or each in "-_" else "_" for each in active.id)
     name = f"{namespace.name}-{namespace.now().wall_ms}-{safe_id}.json"
     return base / DIAGNOSTICS / name
 
 
-def write(path: Path, told: dict[str, Any]) -> None:
-    """Runs on the writer's thread. Trouble here must not become trouble with messages."""
+def write_diagnostics(path: Path, values: dict[str, Any]) -> None:
+    """Runs on the writer's thread. An error here must not become an error of a commit."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         for old in sorted(path.parent.glob("*.json"), key=_age)[:-DIAGNOSTICS_FILES_MAX]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("diagnostics could not be written: %s", error)
+        logger.warning("Diagnostics of a fault could not be written: %s", error)
 
 
 def _age(path: Path) -> float:
@@ -117,39 +116,39 @@ def _age(path: Path) -> float:
 
 
 class FaultEffects:
-    """Acts on one namespace."""
+    """The effects of faults on one namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self.contact = NetworkFaults(namespace)
+        self.network = NetworkFaults(namespace)
 
     def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
         if before is FaultPhase.WAITING and after is FaultPhase.GONE:
             return
         match active.fault.kind:
             case "cannot-contact":
-                self.contact.changed()
+                self.network.changed()
             case "crash-subsystem" if after is FaultPhase.DOWN:
                 self._crash(active)
             case "cannot-send" if after is FaultPhase.ACTIVE and active.fault.how == "detach":
-                self._detach(active, failure(active), Claim.SEND)
+                self._detach(active, fault_error(active), Claim.SEND)
             case "cannot-receive" if after is FaultPhase.ACTIVE and active.fault.how != "timeout":
-                self._detach(active, failure(active), Claim.LISTEN)
+                self._detach(active, fault_error(active), Claim.LISTEN)
             case "detach" | "lock-loss" if after is FaultPhase.ACTIVE:
                 self.tick(active)
         if after is not FaultPhase.ACTIVE:
             self._wake(active)
 
     def tick(self, active: ActiveFault) -> None:
-        """Once, or again because the fault has a rate."""
+        """Fire once, or again because the fault has a rate."""
         if active.fault.kind == "lock-loss":
             queues = covered_queues(self._namespace, active)
             active.hit_count += lose_locks(self._namespace, queues)
         else:
-            self._detach(active, failure(active), None)
+            self._detach(active, fault_error(active), None)
 
     def _wake(self, active: ActiveFault) -> None:
-        """What was held back is looked at again."""
+        """Serve the queues again that the fault held back."""
         for queue in covered_queues(self._namespace, active):
             self._namespace.touch(queue)
 
@@ -157,9 +156,11 @@ class FaultEffects:
 
     def _crash(self, active: ActiveFault) -> None:
         namespace = self._namespace
-        path = file_for(namespace, active)
+        path = diagnostics_file(namespace, active)
         active.diagnostics_path = str(path)
-        namespace.run_beside_commits(partial(write, path, collect(namespace, active)))
+        namespace.run_beside_commits(
+            partial(write_diagnostics, path, collect_diagnostics(namespace, active))
+        )
         lose_locks(namespace, covered_queues(namespace, active))
         if active.fault.links == "hang":
             for _peer, _link, end in self._links(active):
@@ -168,7 +169,7 @@ class FaultEffects:
             return
         down = AmqpError(
             Condition.LINK_DETACH_FORCED,
-            f"The subsystem {active.fault.scope.subsystem!r} went down: fault {active.id}.",
+            f"Subsystem {active.fault.scope.subsystem!r} is down: fault {active.id}.",
         )
         for peer, link, _end in self._links(active):
             peer.detach(link, down)

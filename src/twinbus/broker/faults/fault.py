@@ -1,19 +1,17 @@
 """Fault and Scope: one failure as a checked value, and the table of kinds.
 
-Every kind of fault: what it does, which options it has, and their usual values.
-
-This table is the whole list. The command line, the HTTP side, the documentation and the checks
-in fault.py read it; a test holds it and docs/BROKER.md together.
-
-A failure that can be switched on, as a value: what, where, when and how likely.
-
-Rule 1: a fault is checked when it is built. An option that its kind does not have is refused,
-        never ignored, so that a test does not pass because of a slip.
-Rule 2: JSON both ways, nothing lost: ``Fault.from_json(fault.to_json()) == fault``.
-Rule 3: chance comes from the seed alone; the same seed and the same requests fail alike.
     Fault("cannot-send", Scope(entity="orders"), lasts_s=30)
     Fault("throttle", Scope(entity="orders", partition=3))
     Fault("cannot-contact", how="black-hole", plane="data")
+
+A fault defines what fails, where, when and with which probability. ``KINDS`` is the whole list of
+kinds with their options and defaults: the command line, the administration API and the checks
+below read it, and a test compares it with docs/BROKER.md.
+
+Rule 1: a fault is checked when it is built. An option that its kind does not have is refused,
+        never ignored, so that a test does not pass because of a misspelt option.
+Rule 2: JSON in both directions without loss: ``Fault.from_json(fault.to_json()) == fault``.
+Rule 3: random choices depend on the seed only; the same seed and the same requests fail alike.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from twinbus.broker.engine.stored_message import PARTITION_COUNT
 from twinbus.common.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
 
-# The longest that a dependency's trouble hides a message (rule F3).
+# The longest time for which a failing dependency hides a message (rule F3).
 DELAY_S_MAX: Final = 900.0
 _DAY_S: Final = 86_400.0
 
-# What every kind has.
+# Options that every kind has.
 COMMON_OPTIONS: Final[Mapping[str, Any]] = {
     "id": None,
     "seed": None,
@@ -47,7 +45,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "latency_ms": (0, 600_000),
     "jitter_ms": (0, 600_000),
     "bytes_per_s": (1, 1e9),
-    # One a day at the slowest, and no more than a board can carry out.
+    # At least one a day, and no more than a registry can carry out.
     "rate_per_s": (1 / _DAY_S, 1e6),
     "delay_s": (0, DELAY_S_MAX),
     "jitter_s": (0, DELAY_S_MAX),
@@ -60,33 +58,33 @@ WHOLE_NUMBERS: Final = frozenset({"seed", "http_status"})
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault. A tuple of texts is a choice, with the usual one in front."""
+    """One kind of fault. A tuple of strings is a choice whose first value is the default."""
 
     summary: str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_namespace_wide: bool = False
     needs_subsystem: bool = False
     is_moment: bool = False
-    """It happens once, when it begins, unless it has a rate."""
+    """It fires once, when it begins, unless it has a rate."""
 
 
 _ERROR = {"condition": "amqp:internal-error", "probability": 1.0}
 
 KINDS: Final[Mapping[str, FaultKind]] = {
     "cannot-send": FaultKind(
-        "Sends fail: with an error, without an answer, or by losing their link.",
+        "Sends fail with an error, without a response, or with a detached link.",
         {"how": ("error", "timeout", "detach"), "applied_probability": 0.0, **_ERROR},
     ),
     "cannot-receive": FaultKind(
-        "Nothing can be received: an error, nothing at all, or the link is lost.",
+        "Receivers get an error, no messages, or a detached link.",
         {"how": ("error", "timeout", "detach"), **_ERROR},
     ),
     "cannot-manage": FaultKind(
-        "Administration fails: with an HTTP error, or without an answer.",
+        "Administration requests fail with an HTTP error or without a response.",
         {"how": ("error", "timeout"), "http_status": 500, "probability": 1.0},
     ),
     "cannot-contact": FaultKind(
-        "The namespace cannot be reached over the network.",
+        "The namespace is unreachable or slow over the network.",
         {
             "how": ("refuse", "black-hole", "reset", "slow", "half-open", "gateway-error"),
             "plane": ("both", "data", "management"),
@@ -103,11 +101,11 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         {"rate_per_s": None, "probability": 1.0},
     ),
     "delayed-visibility": FaultKind(
-        "Sends are acknowledged at once and their messages appear later.",
+        "Sends are acknowledged at once, and their messages become visible later.",
         {"delay_s": DELAY_S_MAX, "jitter_s": 0.0, "probability": 1.0},
     ),
     "crash-subsystem": FaultKind(
-        "A subsystem goes down with its locks, comes back, and is slow for a while.",
+        "A subsystem is down, loses its locks, and is slow for a while after its restart.",
         {
             "applied_probability": 0.5,
             "down_s": 10.0,
@@ -118,7 +116,7 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         needs_subsystem=True,
     ),
     "lost-disposition": FaultKind(
-        "A settlement is applied or not, and its answer never comes.",
+        "A settlement is applied or not, and its response is never sent.",
         {"how": ("timeout", "reset"), "applied_probability": 0.5, "probability": 1.0},
     ),
     "detach": FaultKind(
@@ -126,9 +124,9 @@ KINDS: Final[Mapping[str, FaultKind]] = {
         {"rate_per_s": None, "probability": 1.0, "condition": "amqp:link:detach-forced"},
         is_moment=True,
     ),
-    "lock-loss": FaultKind("Every message and session lock is lost at once.", {}, is_moment=True),
+    "lock-loss": FaultKind("All message and session locks are lost at once.", {}, is_moment=True),
     "disk-full": FaultKind(
-        "The disk has no room: what is sent or settled is refused.",
+        "The disk is full: sends and settlements are refused.",
         {"probability": 1.0},
         is_namespace_wide=True,
     ),
@@ -160,7 +158,8 @@ class Scope:
             _check_text(f"scope.{name}", getattr(self, name))
         if self.entity and self.subsystem:
             raise ConfigurationError(
-                "a scope names an entity or a subsystem, not both", hint="Add two faults instead"
+                "The scope of a fault must name an entity or a subsystem, not both",
+                hint="Add one fault for each",
             )
         if self.entity:
             object.__setattr__(self, "entity", _checked_pattern(self.entity))
@@ -188,19 +187,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What can be said about a fault; fault.py says which kind has which."""
+    """All options of faults; ``KINDS`` lists those of each kind."""
 
     how: str = ""
-    """The form of the failure; each kind has its own list, the first is the usual one."""
+    """The form of the failure; each kind has its own list, and the first is the default."""
     id: str = ""
-    """A name to clear it by; one is given out when it is empty."""
+    """A name to clear it by; the registry chooses one when it is empty."""
     seed: int | None = None
-    """Where its chance begins; chosen, and shown in the listing, when it is None."""
+    """The seed of its random choices; None: chosen by the registry and shown in the list."""
     probability: float = 1.0
-    """The chance that a request meets the fault at all."""
+    """The probability that the fault affects a request."""
     starts_after_s: float = 0.0
     lasts_s: float | None = None
-    """None lasts until somebody clears it."""
+    """None lasts until it is cleared."""
     condition: str = ""
     """The AMQP error condition of an error."""
     http_status: int | None = None
@@ -208,7 +207,7 @@ class _Options:
     plane: str = ""
     """Messages (``data``), administration (``management``), or ``both``."""
     only_clients: str = ""
-    """The beginning of a client's address or container id: only those are cut off."""
+    """A prefix of a client's address or container id: only those clients are affected."""
     direction: str = ""
     """Which half of a half-open connection is dead: ``to-client`` or ``from-client``."""
     latency_ms: float | None = None
@@ -218,16 +217,16 @@ class _Options:
     delay_s: float | None = None
     jitter_s: float | None = None
     applied_probability: float | None = None
-    """The chance that what was asked is done, although nobody hears of it."""
+    """The probability that an operation is carried out although it is not answered."""
     down_s: float | None = None
     slow_s: float | None = None
     links: str = ""
-    """What a crash does to links: ``detach`` them or let them ``hang``."""
+    """What a crash does to links: ``detach``, or ``hang`` without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(_Options):
-    """One failure. Options that are not given get the defaults of the kind."""
+    """One failure. Options that are not set get the defaults of the kind."""
 
     kind: str = field(kw_only=False)
     scope: Scope = field(default_factory=Scope, kw_only=False)
@@ -235,31 +234,40 @@ class Fault(_Options):
     def __post_init__(self) -> None:
         _check_kind(self.kind)
         if not isinstance(self.scope, Scope):
-            raise ConfigurationError("the scope of a fault must be a Scope")
+            raise ConfigurationError(
+                f"The scope of a fault must be a Scope, got {type(self.scope).__name__}"
+            )
         self._check_scope()
         self._check_options({**COMMON_OPTIONS, **KINDS[self.kind].options})
         if self.kind == "cannot-receive" and self.how == "timeout" and self.probability < 1:
-            # Messages are handed out in runs, not one request at a time.
-            raise ConfigurationError("cannot-receive without an answer has no probability")
+            # Messages are delivered in runs, not one request at a time.
+            raise ConfigurationError(
+                f"Fault {self.kind!r} with how 'timeout' must have the probability 1, "
+                f"got {self.probability:g}"
+            )
 
     def _check_scope(self) -> None:
         kind, scope = KINDS[self.kind], self.scope
         if kind.is_namespace_wide and not scope.is_everything:
             raise ConfigurationError(
-                f"{self.kind} concerns the whole namespace", hint="Leave the scope away"
+                f"Fault {self.kind!r} affects the whole namespace and has no scope",
+                hint="Remove the scope",
             )
         if kind.needs_subsystem and not scope.subsystem:
             raise ConfigurationError(
-                f"{self.kind} needs the name of a subsystem",
-                hint="Give scope.subsystem, or --subsystem on the command line",
+                f"Fault {self.kind!r} requires the name of a subsystem",
+                hint="Set scope.subsystem, or --subsystem on the command line",
             )
         if scope.partition is not None and self.kind != "throttle":
-            raise ConfigurationError(f"{self.kind} cannot be limited to a partition")
+            raise ConfigurationError(
+                f"Fault {self.kind!r} cannot be limited to a partition",
+                hint="Remove the partition from the scope",
+            )
 
     def _check_options(self, known: Mapping[str, Any]) -> None:
         for each in fields(_Options):
             value, unset = getattr(self, each.name), each.default
-            # True is equal to 1, and yet no number.
+            # True equals 1, but is not a number here.
             is_unset = value == unset and not isinstance(value, bool)
             if not is_unset and each.name not in known:
                 raise _no_option(self.kind, each.name)
@@ -272,55 +280,58 @@ class Fault(_Options):
     # -- JSON -----------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from nothing, so that people can read it."""
-        told: dict[str, Any] = {"kind": self.kind}
+        """Only the options that are set, so that the result is easy to read."""
+        values: dict[str, Any] = {"kind": self.kind}
         scope = {
             each.name: getattr(self.scope, each.name)
             for each in fields(Scope)
             if getattr(self.scope, each.name) != each.default
         }
         if scope:
-            told["scope"] = scope
+            values["scope"] = scope
         for each in fields(_Options):
             value = getattr(self, each.name)
             if value != each.default:
-                told[each.name] = value
-        return told
+                values[each.name] = value
+        return values
 
     @classmethod
     def from_json(cls, values: Any) -> Fault:
         """Read a fault; raises ConfigurationError with what is wrong."""
         if not isinstance(values, dict) or "kind" not in values:
-            raise ConfigurationError("a fault is a JSON object with a kind")
+            raise ConfigurationError("A fault must be a JSON object with a kind")
         kind = values["kind"]
         if not isinstance(kind, str):
-            raise ConfigurationError("the kind of a fault must be text")
+            raise ConfigurationError(
+                f"The kind of a fault must be a string, got {type(kind).__name__}"
+            )
         _check_kind(kind)
         options = {each.name for each in fields(_Options)}
         rest = {key: value for key, value in values.items() if key not in ("kind", "scope")}
         for name in rest:
             if name not in options:
                 raise _no_option(kind, name)
-        # JSON's null means "not said".
+        # JSON's null means "not set".
         rest = {key: value for key, value in rest.items() if value is not None}
         return cls(kind, _scope_from_json(values.get("scope")), **rest)
 
     def named(self, fault_id: str, seed: int) -> Fault:
-        """The same with what was left open decided."""
+        """The same fault with an id and a seed, where they were not set."""
         return replace(self, id=self.id or fault_id, seed=seed if self.seed is None else self.seed)
 
 
 def _check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ConfigurationError(
-            f"there is no fault {kind!r:.60}", hint=f"Use one of: {', '.join(KINDS)}"
+            f"Unknown kind of fault: {kind!r:.60}", hint=f"Use one of: {', '.join(KINDS)}"
         )
 
 
 def _no_option(kind: str, name: str) -> ConfigurationError:
     known = {**COMMON_OPTIONS, **KINDS[kind].options}
     return ConfigurationError(
-        f"{kind} has no option {name!r:.60}", hint=f"It has: {', '.join(sorted(known))}"
+        f"Fault {kind!r} does not have the option {name!r:.60}",
+        hint=f"Use one of: {', '.join(sorted(known))}",
     )
 
 
@@ -330,7 +341,8 @@ def _scope_from_json(values: Any) -> Scope:
     names = {each.name for each in fields(Scope)}
     if not isinstance(values, dict) or set(values) - names:
         raise ConfigurationError(
-            "the scope of a fault is a JSON object", hint=f"It has: {', '.join(sorted(names))}"
+            "The scope of a fault must be a JSON object with known keys",
+            hint=f"Use one or more of: {', '.join(sorted(names))}",
         )
     return Scope(**values)
 
@@ -348,16 +360,19 @@ def _check_partition(partition: object, entity: str) -> None:
     is_number = isinstance(partition, int) and not isinstance(partition, bool)
     if not is_number or not 0 <= int(str(partition)) < PARTITION_COUNT:
         raise ConfigurationError(
-            f"scope.partition is {partition!r:.40}", hint=f"Use 0 to {PARTITION_COUNT - 1}"
+            f"Invalid value for scope.partition: {partition!r:.40}",
+            hint=f"Use a number from 0 to {PARTITION_COUNT - 1}",
         )
     if not entity:
-        raise ConfigurationError("a partition needs its entity", hint="Give scope.entity too")
+        raise ConfigurationError(
+            "A scope with a partition must name an entity", hint="Set scope.entity"
+        )
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) > TEXT_LENGTH_MAX or not value.isprintable():
         raise ConfigurationError(
-            f"{name} must be printable text of at most {TEXT_LENGTH_MAX} characters"
+            f"The value of {name} must be printable text of at most {TEXT_LENGTH_MAX} characters"
         )
 
 
@@ -365,7 +380,8 @@ def _check_value(kind: str, name: str, value: Any, known: Any, unset: Any) -> No
     if isinstance(known, tuple):
         if value not in known:
             raise ConfigurationError(
-                f"{name} of {kind} is {value!r:.60}", hint=f"Use one of: {', '.join(known)}"
+                f"Invalid value for {name} of fault {kind!r}: {value!r:.60}",
+                hint=f"Use one of: {', '.join(known)}",
             )
     elif name in RANGES:
         if value is not None:
@@ -373,7 +389,9 @@ def _check_value(kind: str, name: str, value: Any, known: Any, unset: Any) -> No
     elif isinstance(unset, str):
         _check_text(name, value)
         if name == "id" and len(value) > ID_LENGTH_MAX:
-            raise ConfigurationError(f"the id of a fault has at most {ID_LENGTH_MAX} characters")
+            raise ConfigurationError(
+                f"The id of a fault must have at most {ID_LENGTH_MAX} characters, got {len(value)}"
+            )
 
 
 def _check_number(kind: str, name: str, value: object) -> None:
@@ -381,8 +399,9 @@ def _check_number(kind: str, name: str, value: object) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in WHOLE_NUMBERS:
         is_number = is_number and isinstance(value, int)
-    # Not a number is between nothing, so this refuses it too.
+    # NaN is not between any two numbers, so this refuses it too.
     if not is_number or not low <= float(str(value)) <= high:
         raise ConfigurationError(
-            f"{name} of {kind} is {value!r:.40}", hint=f"Use a number from {low:g} to {high:g}"
+            f"Invalid value for {name} of fault {kind!r}: {value!r:.40}",
+            hint=f"Use a number from {low:g} to {high:g}",
         )

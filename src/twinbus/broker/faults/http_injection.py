@@ -1,4 +1,4 @@
-"""A request for administration meets a fault (rules F1 and F5)."""
+"""What a fault does to an administration request (rules F1 and F5)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class InjectedHttpError(NamedTuple):
-    """What the caller is told instead of an answer, if anybody still listens."""
+    """The error that is returned instead of a response, if the client is still connected."""
 
     status: int
     sentence: str
 
 
-async def trouble_with(
+async def find_injected_error(
     request: Request, namespace: Namespace, entity: str
 ) -> InjectedHttpError | None:
-    """What a fault makes of the request; None when it may go on, perhaps later than it came."""
+    """The error of a fault that affects the request; None: handle it, perhaps after a delay."""
     address = "" if request.client is None else f"{request.client.host}:{request.client.port}"
-    for active in namespace.stage.contact.management(address):
+    for active in namespace.fault_effects.network.administration_faults(address):
         active.hit_count += 1
         found = await _out_of_contact(active, request)
         if found is not None:
@@ -54,18 +54,18 @@ async def _out_of_contact(active: ActiveFault, request: Request) -> InjectedHttp
 
 
 def _sentence(active: ActiveFault) -> str:
-    return f"The fault {active.id} is switched on: {active.fault.kind}. Clear it."
+    return f"Fault {active.id} is active: {active.fault.kind}. Clear it."
 
 
 async def _until_gone(request: Request) -> None:
-    """Say nothing until the caller gives up."""
+    """Wait without a response until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _hang_up(request: Request) -> None:
-    # The server hands its transport to nobody, but the method that reads belongs to the object
-    # that has it.
+    # The server does not pass its transport on, but ``receive`` is a method of the object that
+    # has it.
     transport = getattr(getattr(request.receive, "__self__", None), "transport", None)
     if transport is not None:
         reset(transport)

@@ -1,23 +1,17 @@
-"""What happens to an attach, a send, a receive, a settlement, a request or a commit
-that meets a fault.
+"""What an active fault does to an attach, a send, a delivery, a settlement, a request or a commit.
 
-A send meets a fault: refused, swallowed, stored without a word, hidden for a while, or slow.
+    send          refused, dropped, stored without an acknowledgement, hidden for a while, or slow
+    attach        refused, or not answered
+    delivery      nothing is delivered for a while, or only at intervals
+    settlement    applied or not, and the answer is missing or late
+    request       to ``<entity>/$management``: by its operation
+    commit        the disk is full or slow
 
-A link is opened while a fault is switched on: refused, or not answered at all.
+A receiver whose settlement is not answered does not know whether it was applied. If it was not,
+the message is delivered again: duplicates are possible, losses are not.
 
-Receivers meet a fault: for a while nothing is handed out, or only now and then.
-
-A settlement meets a fault: applied or not, and its answer never comes (or comes late).
-
-Whoever waits for the answer cannot know. The message comes again if it was not applied, so a
-consumer must be able to see a message twice; none is lost.
-
-A request to ``<entity>/$management`` meets a fault, by what it is about.
-
-A disk that is full or slow, without one: what the writer's thread meets instead of it.
-
-Rule 1: a refusal comes before anything is stored, so that whoever sends again makes no copy.
-Rule 2: what was swallowed is never acknowledged, not even when the same transfer comes again.
+Rule 1: a send is refused before anything is stored, so that a repeated send makes no copy.
+Rule 2: a send that was dropped is never acknowledged, not even when the same transfer is repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.engine.stored_message import IncomingMessage, facts_of, partition_of
-from twinbus.broker.faults.degraded_connection import hang_up
+from twinbus.broker.faults.degraded_connection import reset_connection
 from twinbus.broker.faults.registry import ActiveFault, FaultPhase, FaultRegistry
 from twinbus.broker.throttle import busy
 from twinbus.errors import StoreFull
@@ -51,20 +45,20 @@ if TYPE_CHECKING:
 
 
 class SilentAck:
-    """Stored or not, nobody hears of it."""
+    """Sends no answer, whether the message was stored or not."""
 
     def stored(self, seqs: range) -> None:
-        """Not even then."""
+        """Do not acknowledge."""
 
     def failed(self, error: Exception) -> None:
-        """Nor then."""
+        """Do not reject."""
 
 
-def failure(active: ActiveFault) -> AmqpError:
-    """The error that a fault shows."""
+def fault_error(active: ActiveFault) -> AmqpError:
+    """The error with which a fault refuses an operation."""
     fault = active.fault
     condition = Condition.LINK_DETACH_FORCED if fault.how == "detach" else fault.condition
-    return AmqpError(condition, f"The fault {active.id} is switched on: {fault.kind}. Clear it.")
+    return AmqpError(condition, f"Fault {active.id} is active: {fault.kind}. Clear it.")
 
 
 def inject_send(
@@ -74,7 +68,7 @@ def inject_send(
     taken: Ingested,
     now: Instant,
 ) -> bool:
-    """Whether a fault took care of the send; raises what refuses it."""
+    """Whether a fault handled the send; raises the error of a fault that refuses it."""
     path = end.queue.description.path
     check_throttle(registry, path, taken.messages, len(taken.messages) + taken.ping_count, now)
     active = registry.fires("cannot-send", path)
@@ -101,9 +95,9 @@ def _fail_send(
     if active.fault.how == "timeout":
         _swallow(active, end, event, taken)
     elif active.fault.how == "detach":
-        end.detach(failure(active))
+        end.detach(fault_error(active))
     else:
-        raise failure(active)
+        raise fault_error(active)
 
 
 def _swallow(
@@ -125,7 +119,7 @@ def check_throttle(
         if active.bucket is not None and active.bucket.take(count, now.monotonic_s):
             continue
         if active.fires():
-            raise busy(f"The fault {active.id} is switched on: throttle")
+            raise busy(f"Fault {active.id} is active: throttle")
 
 
 def _is_in(partition: int, messages: list[IncomingMessage]) -> bool:
@@ -135,7 +129,7 @@ def _is_in(partition: int, messages: list[IncomingMessage]) -> bool:
 
 
 def hide(registry: FaultRegistry, path: str, messages: list[IncomingMessage], now: Instant) -> None:
-    """Let messages appear later (rule F3): kept with the scheduled ones until then."""
+    """Make messages visible later (rule F3): they are stored as scheduled until then."""
     for message in messages:
         active = registry.fires("delayed-visibility", path)
         if active is not None:
@@ -145,19 +139,19 @@ def hide(registry: FaultRegistry, path: str, messages: list[IncomingMessage], no
 
 
 def _spread(active: ActiveFault, middle: float, jitter: float) -> float:
-    return max(0.0, middle + (active.chance.uniform(-jitter, jitter) if jitter else 0.0))
+    return max(0.0, middle + (active.random.uniform(-jitter, jitter) if jitter else 0.0))
 
 
 SUB_QUEUE_MARK = "/$"
 
 
 def entity_of(path: str) -> str:
-    """The entity behind a link's path: without its sub-queue and its management node."""
+    """The entity of a link's path: without the sub-queue and the management node."""
     return path.partition(SUB_QUEUE_MARK)[0]
 
 
 def inject_attach(registry: FaultRegistry, end: AnyLinkHandler) -> bool:
-    """Whether the attach is left without an answer; raises what refuses it."""
+    """Whether the attach stays unanswered; raises the error of a fault that refuses it."""
     if end.path == "$cbs":
         return False
     path = entity_of(end.path)
@@ -167,17 +161,17 @@ def inject_attach(registry: FaultRegistry, end: AnyLinkHandler) -> bool:
             return True
         raise AmqpError(
             Condition.INTERNAL_ERROR,
-            f"The subsystem {crashed.fault.scope.subsystem!r} is down: fault {crashed.id}.",
+            f"Subsystem {crashed.fault.scope.subsystem!r} is down: fault {crashed.id}.",
         )
-    active = _struck_attach(registry, end, path)
+    active = _fault_of_attach(registry, end, path)
     if active is None:
         return False
     if active.fault.how == "timeout":
         return True
-    raise failure(active)
+    raise fault_error(active)
 
 
-def _struck_attach(registry: FaultRegistry, end: AnyLinkHandler, path: str) -> ActiveFault | None:
+def _fault_of_attach(registry: FaultRegistry, end: AnyLinkHandler, path: str) -> ActiveFault | None:
     if end.claim is Claim.SEND:
         return registry.fires("cannot-send", path)
     if end.claim is Claim.LISTEN:
@@ -186,7 +180,7 @@ def _struck_attach(registry: FaultRegistry, end: AnyLinkHandler, path: str) -> A
 
 
 def holds_back(namespace: Namespace, queue: Queue) -> bool:
-    """Whether nothing of the queue is handed out at this moment."""
+    """Whether a fault holds back the messages of the queue at this moment."""
     registry, path = namespace.faults, queue.description.path
     if registry.crash_of(path, FaultPhase.DOWN) is not None:
         return True
@@ -198,7 +192,7 @@ def holds_back(namespace: Namespace, queue: Queue) -> bool:
 
 
 def _is_paced(registry: FaultRegistry, namespace: Namespace, queue: Queue, path: str) -> bool:
-    """A subsystem that came back hands out once in a while, for the length of its latency."""
+    """A slow subsystem delivers once per latency."""
     slow = registry.crash_of(path, FaultPhase.SLOW)
     if slow is None or queue in slow.let_through:
         if slow is not None:
@@ -217,12 +211,11 @@ def _is_paced(registry: FaultRegistry, namespace: Namespace, queue: Queue, path:
     return True
 
 
-def catch_settlement(
+def inject_settlement(
     namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived
 ) -> bool:
-    """Whether a fault took care of the settlement."""
-    # broker/server/settlement.py asks here first, so it cannot be imported before this module is
-    # there.
+    """Whether a fault handled the settlement."""
+    # broker/server/settlement.py imports this module, so it cannot be imported at the top.
     from twinbus.broker.server.settlement import apply
 
     registry = namespace.faults
@@ -231,13 +224,13 @@ def catch_settlement(
     if entry is None:
         return False
     path = entry.end.queue.description.path
-    lost = _lost(registry, path)
+    lost = _fault_of_settlement(registry, path)
     if lost is not None:
         if lost.fault.kind == "lost-disposition" and lost.is_applied():
-            # Settled already, as far as the broker is asked: so nobody is answered.
+            # As if the client had settled it already: then the broker does not answer.
             apply(namespace, ledger, replace(event, settled=True))
         if lost.fault.how == "reset":
-            hang_up(entry.end.peer)
+            reset_connection(entry.end.peer)
         return True
     slow = registry.crash_of(path, FaultPhase.SLOW)
     if slow is not None and slow.fires():
@@ -246,7 +239,7 @@ def catch_settlement(
     return False
 
 
-def _lost(registry: FaultRegistry, path: str) -> ActiveFault | None:
+def _fault_of_settlement(registry: FaultRegistry, path: str) -> ActiveFault | None:
     crashed = registry.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.fires():
         return crashed
@@ -265,18 +258,18 @@ _FAULT_OF = {
 }
 
 
-def catch_request(
+def inject_request(
     peer: ClientConnection, path: str, operation: str, work: Work, answer: Answer
 ) -> bool:
-    """Whether a fault took care of the request.
+    """Whether a fault handled the request.
 
-    ``work`` does what was asked and tells the result to the answer it is given. Raises the
-    error to answer with.
+    ``work`` carries the request out and passes its reply to the callback it is given. Raises
+    the error of a fault that refuses the request.
     """
     registry = peer.namespace.faults
     if operation == "com.microsoft:schedule-message":
         check_throttle(registry, path, [], 1, peer.namespace.now())
-    active = _struck_request(registry, path, operation)
+    active = _fault_of_request(registry, path, operation)
     if active is not None:
         _fail_request(active, peer, work)
         return True
@@ -287,7 +280,7 @@ def catch_request(
     return False
 
 
-def _struck_request(registry: FaultRegistry, path: str, operation: str) -> ActiveFault | None:
+def _fault_of_request(registry: FaultRegistry, path: str, operation: str) -> ActiveFault | None:
     crashed = registry.crash_of(path, FaultPhase.DOWN)
     if crashed is not None and crashed.fires():
         return crashed
@@ -298,30 +291,30 @@ def _struck_request(registry: FaultRegistry, path: str, operation: str) -> Activ
 def _fail_request(active: ActiveFault, peer: ClientConnection, work: Work) -> None:
     fault = active.fault
     if fault.kind in ("cannot-send", "cannot-receive") and fault.how != "timeout":
-        raise failure(active)
+        raise fault_error(active)
     if fault.kind != "crash-subsystem" and fault.applied_probability and active.is_applied():
         work(lambda _reply: peer.ended_asking())
     else:
-        # The reply is owed no more, so it must not count among those that are looked up.
+        # There will be no reply, so the request must not count as one in progress.
         peer.ended_asking()
     if fault.how == "reset":
-        hang_up(peer)
+        reset_connection(peer)
 
 
-def faulty(registry: FaultRegistry, commit: Callable[[], None]) -> Callable[[], None]:
-    """The commit as the disk of now would take it. Chance is asked here, on the loop."""
+def inject_commit(registry: FaultRegistry, commit: Callable[[], None]) -> Callable[[], None]:
+    """The commit with the disk faults of now. Random choices are made here, on the loop."""
     wait_s = 0.0
-    for active in registry.on_now("slow-disk"):
+    for active in registry.active_of_kind("slow-disk"):
         wait_s += active.latency_s()
         active.fires()
-    is_full = any(active.fires() for active in registry.on_now("disk-full"))
+    is_full = any(active.fires() for active in registry.active_of_kind("disk-full"))
     if not wait_s and not is_full:
         return commit
 
     def slowly() -> None:
         time.sleep(wait_s)
         if is_full:
-            # The same error, by the same way, as when SQLite finds no room.
+            # The same error, raised at the same place, as when SQLite finds the disk full.
             raise StoreFull(path="fault disk-full", detail=os.strerror(errno.ENOSPC))
         commit()
 

@@ -1,18 +1,14 @@
-"""The faults that are switched on, and which entities fail together.
-
-Which subsystem an entity belongs to (rule F4).
-
-An entity that nobody assigned belongs to one of four, chosen by its name: the same name is in
-the same subsystem in every namespace and after every restart.
-
-Which faults are switched on, since when, until when, and how often they struck.
+"""The faults of a namespace with their times and counts, and the subsystems of its entities.
 
     add() --> waiting --starts_after_s--> active --lasts_s--> gone
                   crash-subsystem:        down --down_s--> slow --slow_s--> gone
 
-Rule 1: while nothing is switched on, ``has_no_faults`` is True and nobody asks for more than that.
-Rule 2: time comes from the namespace's clock, chance from the seed of each fault.
-Rule 3: the board keeps the books. What a fault does when it begins or ends is done by the
+An entity belongs to one subsystem (rule F4). Unless it is assigned, that is one of four, chosen by
+its name: the same name has the same subsystem in every namespace and after every restart.
+
+Rule 1: while no fault is active, ``has_no_faults`` is True, and requests check nothing else.
+Rule 2: time comes from the namespace's clock, random choices from the seed of each fault.
+Rule 3: the registry only keeps the state. What a fault does when it begins or ends is done by the
         ``Effects``; what it does to a request is done where the request is handled.
 """
 
@@ -37,8 +33,8 @@ SUBSYSTEM_COUNT: Final = 4
 SUBSYSTEM_NAME_LENGTH_MAX: Final = 64
 
 
-def usual_subsystem(path: str) -> str:
-    """Where an entity is unless somebody says otherwise."""
+def default_subsystem(path: str) -> str:
+    """The subsystem of an entity that is not assigned to another."""
     return f"subsystem-{crc32(path.encode()) % SUBSYSTEM_COUNT}"
 
 
@@ -50,7 +46,7 @@ class Subsystems:
 
     def of(self, path: str) -> str:
         """The subsystem of a canonical path."""
-        return self._assigned.get(path) or usual_subsystem(path)
+        return self._assigned.get(path) or default_subsystem(path)
 
     def assign(self, path: str, subsystem: str | None) -> None:
         path = parse_entity_path(path)
@@ -60,24 +56,24 @@ class Subsystems:
         is_name = isinstance(subsystem, str) and subsystem.isprintable() and subsystem.strip()
         if not is_name or len(subsystem) > SUBSYSTEM_NAME_LENGTH_MAX:
             raise ConfigurationError(
-                "the name of a subsystem must be printable text of at most "
+                "The name of a subsystem must be printable text of 1 to "
                 f"{SUBSYSTEM_NAME_LENGTH_MAX} characters"
             )
         self._assigned[path] = subsystem
 
 
-# Far more than anybody combines, and few enough to look through for every request.
+# Far more than a test combines, and few enough to check for every request.
 FAULTS_MAX: Final = 100
 # A timer of an event loop never fires early on purpose, but clocks are read one after the other.
 TIMER_SLACK_S: Final = 0.001
 
 
-# The board has a method of that name.
+# The registry has a method named ``list``.
 Listing = list[dict[str, Any]]
 
 
 class FaultPhase(StrEnum):
-    """Where a fault is in its life."""
+    """The phase of a fault."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -87,14 +83,14 @@ class FaultPhase(StrEnum):
 
 
 class ActiveFault:
-    """A fault on the board."""
+    """A fault in the registry, with its state."""
 
     def __init__(self, fault: Fault, now_s: float) -> None:
         self.fault = fault
         self.id = fault.id
         self.phase = FaultPhase.WAITING
         self.hit_count = 0
-        self.chance = Random(fault.seed)
+        self.random = Random(fault.seed)
         self.diagnostics_path = ""
         rate = fault.rate_per_s if fault.kind == "throttle" else None
         self.bucket = None if rate is None else Bucket(rate, now_s)
@@ -111,22 +107,22 @@ class ActiveFault:
         return self.fault.scope.covers(path, subsystem)
 
     def fires(self) -> bool:
-        """Whether chance lets it happen now; if so it is counted."""
+        """Whether it affects a request now, by its probability; if so it is counted."""
         probability = self.fault.probability
-        # Without this test a fault that always strikes would use up its chance.
-        if probability < 1 and self.chance.random() >= probability:
+        # Without this test a fault that always fires would use up random numbers.
+        if probability < 1 and self.random.random() >= probability:
             return False
         self.hit_count += 1
         return True
 
     def is_applied(self) -> bool:
-        """Whether what was asked is done, although nobody hears of it."""
-        return self.chance.random() < (self.fault.applied_probability or 0.0)
+        """Whether an operation is carried out although it is not answered."""
+        return self.random.random() < (self.fault.applied_probability or 0.0)
 
     def latency_s(self) -> float:
-        """How long it holds something up, with its jitter."""
+        """A delay of this fault, with its jitter."""
         jitter_ms = self.fault.jitter_ms or 0.0
-        spread_ms = self.chance.uniform(-jitter_ms, jitter_ms) if jitter_ms else 0.0
+        spread_ms = self.random.uniform(-jitter_ms, jitter_ms) if jitter_ms else 0.0
         return max(0.0, (self.fault.latency_ms or 0.0) + spread_ms) / 1000
 
     def next_timer_s(self, now_s: float) -> float | None:
@@ -136,9 +132,9 @@ class ActiveFault:
         return min(times, default=None)
 
     def to_json(self, now_s: float) -> dict[str, Any]:
-        """The fault with its state, for people and programs."""
+        """The fault with its state."""
         ends_s = self.plan[-1][0] if self.plan[-1][1] is FaultPhase.GONE else None
-        told = {
+        values = {
             **self.fault.to_json(),
             "phase": str(self.phase),
             "hit_count": self.hit_count,
@@ -146,8 +142,8 @@ class ActiveFault:
             "remaining_s": None if ends_s is None else max(0.0, round(ends_s - now_s, 3)),
         }
         if self.diagnostics_path:
-            told["diagnostics_path"] = self.diagnostics_path
-        return told
+            values["diagnostics_path"] = self.diagnostics_path
+        return values
 
 
 def _plan(fault: Fault, now_s: float) -> list[tuple[float, FaultPhase]]:
@@ -169,17 +165,17 @@ def _plan(fault: Fault, now_s: float) -> list[tuple[float, FaultPhase]]:
 
 
 class Effects(Protocol):
-    """Does what begins and ends with a fault."""
+    """Carries out what happens when a fault begins, fires or ends."""
 
     def changed(self, active: ActiveFault, before: FaultPhase, after: FaultPhase) -> None:
         """The fault went from one phase to the next."""
 
     def tick(self, active: ActiveFault) -> None:
-        """A fault with a rate strikes by itself."""
+        """A fault with a rate fires."""
 
 
 class Timers(Protocol):
-    """What the board needs of an event loop."""
+    """What the registry needs of an event loop."""
 
     def call_later(
         self, delay: float, callback: Callable[..., object], /, *args: Any
@@ -189,33 +185,33 @@ class Timers(Protocol):
 class FaultRegistry:
     """The faults of one namespace. All methods are called on the event loop's thread."""
 
-    def __init__(self, clock: Clock, timers: Timers, chance: Random, stage: Effects) -> None:
+    def __init__(self, clock: Clock, timers: Timers, random: Random, effects: Effects) -> None:
         self.has_no_faults = True
-        """Nothing is switched on: the one thing that a healthy request looks at."""
+        """No fault is active: the only thing that a request checks without faults."""
         self.subsystems = Subsystems()
         self._clock = clock
         self._timers = timers
-        self._chance = chance
-        self._stage = stage
+        self._random = random
+        self._effects = effects
         self._faults: dict[str, ActiveFault] = {}
         self._names = (f"fault-{number}" for number in count(1))
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- for people -----------------------------------------------------------------------
+    # -- for operators and tests ----------------------------------------------------------
 
     def add(self, fault: Fault) -> str:
-        """Switch a fault on; the id to clear it by."""
+        """Add a fault; returns the id to clear it by."""
         if len(self._faults) >= FAULTS_MAX:
             raise ConfigurationError(
-                f"there are {FAULTS_MAX} faults already", hint="Clear some of them first"
+                f"The limit of {FAULTS_MAX} faults is reached", hint="Clear a fault first"
             )
-        fault = fault.named(self._free_name(), self._chance.getrandbits(32))
+        fault = fault.named(self._free_name(), self._random.getrandbits(32))
         if fault.id in self._faults:
             raise ConfigurationError(
-                f"there is a fault {fault.id!r} already", hint="Clear it first"
+                f"Fault {fault.id!r} already exists", hint="Clear it first, or use another id"
             )
         self._faults[fault.id] = ActiveFault(fault, self._now_s())
-        self.look()
+        self.run_due()
         return fault.id
 
     def list(self) -> Listing:
@@ -228,9 +224,9 @@ class FaultRegistry:
         return None if active is None else active.to_json(self._now_s())
 
     def clear(self, id: str | None = None) -> int:
-        """Switch one fault off, or all of them; how many there were."""
+        """Clear one fault, or all of them; returns how many there were."""
         if id is not None and id not in self._faults:
-            raise ConfigurationError(f"there is no fault {id!r:.80}", hint=self.describe_names())
+            raise ConfigurationError(f"Fault {id!r:.80} not found", hint=self.describe_names())
         chosen = list(self._faults) if id is None else [id]
         for each in chosen:
             self._move(self._faults[each], FaultPhase.GONE)
@@ -238,15 +234,17 @@ class FaultRegistry:
         return len(chosen)
 
     def describe_names(self) -> str:
-        """The ids that clear() knows, as a hint."""
+        """The ids that clear() accepts, as a hint."""
         names = ", ".join(map(ascii, self._faults))
-        return f"Switched on: {names}" if names else "No fault is switched on"
+        return f"Use one of: {names}" if names else "No fault exists"
 
     @contextmanager
     def on(self, fault: Fault | str, scope: Scope | None = None, **options: Any) -> Iterator[str]:
-        """Switch a fault on for the length of a ``with`` block."""
-        made = Fault(fault, scope or Scope(), **options) if isinstance(fault, str) else fault
-        fault_id = self.add(made)
+        """Have a fault for the length of a ``with`` block."""
+        chosen_fault = (
+            Fault(fault, scope or Scope(), **options) if isinstance(fault, str) else fault
+        )
+        fault_id = self.add(chosen_fault)
         try:
             yield fault_id
         finally:
@@ -254,57 +252,57 @@ class FaultRegistry:
                 self.clear(fault_id)
 
     def assign(self, path: str, subsystem: str | None) -> None:
-        """Let an entity belong to another subsystem; None gives it back its own."""
+        """Assign an entity to a subsystem; None assigns it to its default one."""
         self.subsystems.assign(path, subsystem)
 
     # -- for the places where requests are handled ----------------------------------------
 
-    def on_now(self, kind: str) -> Iterator[ActiveFault]:
-        """The faults of a kind that are switched on."""
+    def active_of_kind(self, kind: str) -> Iterator[ActiveFault]:
+        """The active faults of a kind."""
         for active in self._faults.values():
             if active.fault.kind == kind and active.is_on:
                 yield active
 
     def covering(self, kind: str, path: str) -> Iterator[ActiveFault]:
-        """Those among them that concern an entity."""
+        """The active faults of a kind that concern an entity."""
         subsystem = self.subsystems.of(path)
-        for active in self.on_now(kind):
+        for active in self.active_of_kind(kind):
             if active.covers(path, subsystem):
                 yield active
 
     def fires(self, kind: str, path: str) -> ActiveFault | None:
-        """The fault of that kind that happens to a request for the entity now, if one does."""
+        """The fault of that kind that affects a request for the entity now, if there is one."""
         for active in self.covering(kind, path):
             if active.fires():
                 return active
         return None
 
     def crash_of(self, path: str, phase: FaultPhase) -> ActiveFault | None:
-        """The crash that the entity's subsystem is in, if it is in that phase."""
+        """The crash of the entity's subsystem, if it is in that phase."""
         for active in self.covering("crash-subsystem", path):
             if active.phase is phase:
                 return active
         return None
 
     def later(self, delay_s: float, action: Callable[..., object], *arguments: Any) -> None:
-        """Do something after a while."""
+        """Call ``action`` after a delay."""
         self._timers.call_later(delay_s, action, *arguments)
 
     # -- time -----------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Begin and end what is due. Also called when somebody moved the clock."""
+    def run_due(self) -> None:
+        """Begin and end what is due. Also called when the clock was moved."""
         now_s = self._now_s()
         for active in list(self._faults.values()):
             self._go_through(active, now_s)
             tick_s = active.next_tick_s
             if tick_s is not None and now_s + TIMER_SLACK_S >= tick_s:
                 active.next_tick_s = now_s + 1 / (active.fault.rate_per_s or 1.0)
-                self._stage.tick(active)
+                self._effects.tick(active)
         self._arm()
 
     def _go_through(self, active: ActiveFault, now_s: float) -> None:
-        """Every phase is gone through, also when the clock jumped over all of it."""
+        """Enter every phase that is due, also when the clock jumped over all of it."""
         for at_s, phase in active.plan:
             if now_s + TIMER_SLACK_S >= at_s and _ORDER[phase] > _ORDER[active.phase]:
                 self._move(active, phase)
@@ -316,7 +314,7 @@ class FaultRegistry:
         elif active.fault.rate_per_s is not None and KINDS[active.fault.kind].is_moment:
             active.next_tick_s = self._now_s() + 1 / active.fault.rate_per_s
         self.has_no_faults = not any(each.is_on for each in self._faults.values())
-        self._stage.changed(active, before, phase)
+        self._effects.changed(active, before, phase)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -326,7 +324,7 @@ class FaultRegistry:
         times = [active.next_timer_s(now_s) for active in self._faults.values()]
         at_s = min((each for each in times if each is not None), default=None)
         if at_s is not None:
-            self._timer = self._timers.call_later(max(0.0, at_s - now_s), self.look)
+            self._timer = self._timers.call_later(max(0.0, at_s - now_s), self.run_due)
 
     def _free_name(self) -> str:
         return next(name for name in self._names if name not in self._faults)

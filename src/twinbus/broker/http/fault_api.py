@@ -1,22 +1,21 @@
 """Faults, stops and the clock over HTTP.
 
-    GET    /faults/kinds                          anyone; every kind with its options
+    GET    /faults/kinds                          no token; every kind with its options
     GET    /namespaces/{namespace}/faults         Manage, as for all that follow
-    POST   /namespaces/{namespace}/faults         a fault as a JSON object; the answer has its id
+    POST   /namespaces/{namespace}/faults         a fault as a JSON object; returns its id
     DELETE /namespaces/{namespace}/faults         clear all
     GET    /namespaces/{namespace}/faults/{id}
     DELETE /namespaces/{namespace}/faults/{id}    clear one
-    GET    /namespaces/{namespace}/subsystems     which entity belongs to which
-    PUT    /namespaces/{namespace}/subsystems     {"orders": "billing"}; null is the usual one
-    POST   /namespaces/{namespace}/stop           close it, while the others run on
+    GET    /namespaces/{namespace}/subsystems     the subsystem of each entity
+    PUT    /namespaces/{namespace}/subsystems     {"orders": "billing"}; null is the default one
+    POST   /namespaces/{namespace}/stop           close it; the other namespaces keep running
     POST   /namespaces/{namespace}/start          serve it again
     POST   /clock/advance                         {"seconds": 900}; only with an adjustable clock
 
-No fault reaches these routes: whoever switched one on can switch it off.
+No fault affects these routes, so that every fault can be cleared.
 
-Rule 1: all of it can be switched off (BrokerOptions.faults), and is off on a broker that other
-        machines can reach. A caller with a token is told so (403); one without gets the same 401
-        as everywhere.
+Rule 1: all of it can be disabled (BrokerOptions.faults), and is disabled on a broker that other
+        machines can reach. A client with a token then gets 403, one without a token the usual 401.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from twinbus.broker.broker import Broker
 from twinbus.broker.faults.fault import COMMON_OPTIONS, KINDS, Fault
-from twinbus.broker.faults.http_injection import trouble_with
+from twinbus.broker.faults.http_injection import find_injected_error
 from twinbus.broker.http.json_requests import NEEDS_MANAGE, check_access, json_body, namespace_of
 from twinbus.broker.http.request_checks import HttpError
 from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
@@ -41,45 +40,47 @@ ALWAYS_REACHED = frozenset({"faults", "subsystems", "stop", "start"})
 
 def fault_routes(broker: Broker) -> list[Route]:
     """The routes of this module."""
-    desk = FaultApi(broker)
+    api = FaultApi(broker)
     faults = "/namespaces/{namespace}/faults"
     subsystems = "/namespaces/{namespace}/subsystems"
     return [
-        Route("/faults/kinds", desk.kinds),
-        Route(faults, desk.list_faults, methods=["GET"]),
-        Route(faults, desk.add, methods=["POST"]),
-        Route(faults, desk.clear, methods=["DELETE"]),
-        Route(faults + "/{id}", desk.get, methods=["GET"]),
-        Route(faults + "/{id}", desk.clear, methods=["DELETE"]),
-        Route(subsystems, desk.list_subsystems, methods=["GET"]),
-        Route(subsystems, desk.assign, methods=["PUT"]),
-        Route("/namespaces/{namespace}/stop", desk.stop, methods=["POST"]),
-        Route("/namespaces/{namespace}/start", desk.start, methods=["POST"]),
-        Route("/clock/advance", desk.advance, methods=["POST"]),
+        Route("/faults/kinds", api.kinds),
+        Route(faults, api.list_faults, methods=["GET"]),
+        Route(faults, api.add, methods=["POST"]),
+        Route(faults, api.clear, methods=["DELETE"]),
+        Route(faults + "/{id}", api.get, methods=["GET"]),
+        Route(faults + "/{id}", api.clear, methods=["DELETE"]),
+        Route(subsystems, api.list_subsystems, methods=["GET"]),
+        Route(subsystems, api.assign, methods=["PUT"]),
+        Route("/namespaces/{namespace}/stop", api.stop, methods=["POST"]),
+        Route("/namespaces/{namespace}/start", api.start, methods=["POST"]),
+        Route("/clock/advance", api.advance, methods=["POST"]),
     ]
 
 
 class FaultMiddleware:
-    """Stands before the JSON routes: what a fault makes of a request happens here."""
+    """Applies faults to requests before the JSON routes handle them."""
 
     def __init__(self, app: ASGIApp, broker: Broker) -> None:
         self._app = app
         self._broker = broker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        trouble = None
+        injected = None
         if scope["type"] == "http":
-            running, entity = self._aim(scope["path"])
+            running, entity = self._find_target(scope["path"])
             if running is not None and not running.faults.has_no_faults:
-                trouble = await trouble_with(Request(scope, receive), running.access, entity)
-        if trouble is None:
+                injected = await find_injected_error(
+                    Request(scope, receive), running.access, entity
+                )
+        if injected is None:
             await self._app(scope, receive, send)
         else:
-            response = JSONResponse({"error": trouble.sentence}, status_code=trouble.status)
+            response = JSONResponse({"error": injected.sentence}, status_code=injected.status)
             await response(scope, receive, send)
 
-    def _aim(self, path: str) -> tuple[RunningNamespace | None, str]:
-        """The namespace and the entity that a request is about; faults reach no others."""
+    def _find_target(self, path: str) -> tuple[RunningNamespace | None, str]:
+        """The namespace and the entity of a request; other requests are not affected by faults."""
         _root, first, *rest = [*path.split("/"), "", ""]
         if first != "namespaces" or rest[1] in ALWAYS_REACHED:
             return None, ""
@@ -88,7 +89,7 @@ class FaultMiddleware:
 
 
 def kinds_as_json() -> list[dict[str, Any]]:
-    """Every kind of fault, as people and programs read it."""
+    """Every kind of fault with its summary and options."""
     return [
         {
             "kind": name,
@@ -103,7 +104,7 @@ def kinds_as_json() -> list[dict[str, Any]]:
 
 
 class FaultApi:
-    """Answers the requests."""
+    """Handlers of the requests."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -118,12 +119,12 @@ class FaultApi:
         return JSONResponse(self._running(request).faults.list())
 
     async def add(self, request: Request) -> Response:
-        board = self._running(request).faults
+        registry = self._running(request).faults
         fault = Fault.from_json(await json_body(request))
-        fault_id = board.add(fault)
-        # What happens in a moment is over by now.
+        fault_id = registry.add(fault)
+        # A fault that fires once is over by now.
         over = {**fault.to_json(), "id": fault_id, "phase": "over", "remaining_s": 0.0}
-        return JSONResponse(board.get(fault_id) or over, status_code=201)
+        return JSONResponse(registry.get(fault_id) or over, status_code=201)
 
     async def get(self, request: Request) -> Response:
         return JSONResponse(self._found(request)[1])
@@ -132,15 +133,15 @@ class FaultApi:
         running = self._running(request)
         fault_id = None if "id" not in request.path_params else self._found(request)[0]
         cleared = running.faults.clear(fault_id)
-        await running.access.stage.contact.until_open()
+        await running.access.fault_effects.network.until_open()
         return JSONResponse({"cleared": cleared})
 
     def _found(self, request: Request) -> tuple[str, dict[str, Any]]:
         fault_id = request.path_params["id"]
-        board = self._running(request).faults
-        found = board.get(fault_id)
+        registry = self._running(request).faults
+        found = registry.get(fault_id)
         if found is None:
-            raise HttpError(404, f"There is no fault {fault_id[:80]!a}. {board.describe_names()}.")
+            raise HttpError(404, f"Fault {fault_id[:80]!a} not found. {registry.describe_names()}.")
         return fault_id, found
 
     # -- subsystems -----------------------------------------------------------------------
@@ -151,9 +152,9 @@ class FaultApi:
         return JSONResponse({path: running.faults.subsystems.of(path) for path in paths})
 
     async def assign(self, request: Request) -> Response:
-        board = self._running(request).faults
+        registry = self._running(request).faults
         for path, subsystem in (await json_body(request)).items():
-            board.assign(path, subsystem)
+            registry.assign(path, subsystem)
         return await self.list_subsystems(request)
 
     # -- namespaces -----------------------------------------------------------------------
@@ -168,7 +169,7 @@ class FaultApi:
         stopped = self._broker.stopped.get(name)
         if stopped is None:
             running = self._running(request)
-            raise HttpError(409, f"The namespace {running.name!r} runs already. Stop it first.")
+            raise HttpError(409, f"Namespace {running.name!r} is already running. Stop it first.")
         check_access(request, stopped)
         self._check_switched_on()
         running = await self._broker.start_namespace(name)
@@ -183,8 +184,8 @@ class FaultApi:
         if not self._broker.options.has_faults:
             raise HttpError(
                 403,
-                "Faults, stops and the clock are switched off on this broker. Start it with "
-                "--faults.",
+                "Faults, namespace stops and clock changes are disabled on this broker. Start it "
+                "with --faults.",
             )
 
     # -- the clock ------------------------------------------------------------------------
@@ -208,12 +209,12 @@ class FaultApi:
         }
 
     def _check_any(self, request: Request) -> None:
-        """The clock is everybody's: whoever may manage one of the namespaces may move it."""
+        """All namespaces share the clock: the Manage claim on one of them is enough."""
         broker = self._broker
-        places: list[RunningNamespace | StoppedNamespace] = [*broker.namespaces.values()]
-        for place in (*places, *broker.stopped.values()):
+        audiences: list[RunningNamespace | StoppedNamespace] = [*broker.namespaces.values()]
+        for audience in (*audiences, *broker.stopped.values()):
             try:
-                check_access(request, place)
+                check_access(request, audience)
             except HttpError:
                 continue
             return

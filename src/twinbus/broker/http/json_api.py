@@ -1,47 +1,38 @@
 """The administration in JSON: health, entities, access rules, purge and reset.
 
-Emptying queues and namespaces over HTTP.
-
-    POST /namespaces/{namespace}/queues/{path}/purge   Manage; {"dead_letters", "deferred",
-                                                       "scheduled", "dry_run"}, all optional
-    POST /namespaces/{namespace}/reset                 Manage; {"keep_entities"}, optional
-
-A subscription is purged under its path ``<topic>/subscriptions/<name>``.
-
-Topics, subscriptions and rules over HTTP, beside the queues.
-
-    GET    /namespaces/{namespace}/topics                                      Manage
-    GET    /namespaces/{namespace}/topics/{topic}                              Manage
-    PUT    ...                             properties as a JSON object         Manage
-    DELETE ...                                                                 Manage
-           /namespaces/{namespace}/topics/{topic}/subscriptions                GET: a list
-           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}         GET, PUT, DELETE
-           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules   GET: a list
-           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules/{rule}
-
-The properties of a new subscription may hold ``rules``, a list of rules; without it every message
-matches. A rule is ``{"filter": {"kind": "sql", "expression": "..."}, "action": ...}``.
-
-The HTTP side of a broker: is it well, which queues does it have, and who may use them?
-
-    GET    /health                                     anyone; more with Manage
+    GET    /health                                     no token; more with Manage
     GET    /namespaces/{namespace}/queues              Manage
     GET    /namespaces/{namespace}/queues/{path}       Manage
     PUT    /namespaces/{namespace}/queues/{path}       Manage; properties as a JSON object
     PATCH  /namespaces/{namespace}/queues/{path}       Manage; the properties that change
     DELETE /namespaces/{namespace}/queues/{path}       Manage
-    GET    /namespaces/{namespace}/operations          Manage; what was done since it started
+    GET    /namespaces/{namespace}/operations          Manage; operations since it started
     GET    /namespaces/{namespace}/rules               Manage; names and claims, never keys
     PUT    /namespaces/{namespace}/rules/{name}        Manage; {"claims": ["Send", ...]}
     DELETE /namespaces/{namespace}/rules/{name}        Manage
     POST   /namespaces/{namespace}/keys/{name}/{which} Manage; a new primary or secondary key
-    ...    /namespaces/{namespace}/topics...           Manage; see json_api.py
+    POST   /namespaces/{namespace}/queues/{path}/purge Manage; {"dead_letters", "deferred",
+                                                       "scheduled", "dry_run"}, all optional
+    POST   /namespaces/{namespace}/reset               Manage; {"keep_entities"}, optional
+    GET    /namespaces/{namespace}/topics              Manage, as for all that follow
+           /namespaces/{namespace}/topics/{topic}                              GET, PUT, DELETE
+           /namespaces/{namespace}/topics/{topic}/subscriptions                GET: a list
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}         GET, PUT, DELETE
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules   GET: a list
+           /namespaces/{namespace}/topics/{topic}/subscriptions/{name}/rules/{rule}
+                                                                               GET, PUT, DELETE
 
-A caller shows the same shared access signature as on AMQP, in the Authorization header, made
-out to this host. Errors are one JSON object with a sentence. A key is told once, to whoever
-made it, and is in no log. ``/health`` says to a stranger whether the broker is well, and nothing
-else: a namespace is named to whoever may manage it. Every other path belongs to the
-administration protocol of the stock clients, for the namespace whose key made the token.
+A subscription is purged under its path ``<topic>/subscriptions/<name>``. The properties of a new
+subscription may contain ``rules``, a list of rules; without it every message matches. A rule is
+``{"filter": {"kind": "sql", "expression": "..."}, "action": ...}``.
+
+Rule 1: a client sends the same shared access signature as on AMQP, in the Authorization header and
+        signed for this host. Errors are one JSON object with a sentence.
+Rule 2: a key is returned once, to the client that created it, and is in no log.
+Rule 3: without a token ``/health`` returns only whether the broker works; a namespace is listed for
+        clients with its Manage claim.
+Rule 4: every other path belongs to the administration protocol of the official clients, for the
+        namespace whose key signed the token.
 """
 
 from __future__ import annotations
@@ -89,20 +80,20 @@ NamespaceOf = Callable[[Request], RunningNamespace]
 
 
 def purge_routes(namespace_of: NamespaceOf) -> list[Route]:
-    """The routes; ``namespace_of`` refuses whoever may not manage it."""
-    desk = PurgeApi(namespace_of)
+    """The routes; ``namespace_of`` raises unless the client may manage the namespace."""
+    api = PurgeApi(namespace_of)
     return [
         Route(
             "/namespaces/{namespace}/queues/{path:path}/purge",
-            desk.purge,
+            api.purge,
             methods=["POST"],
         ),
-        Route("/namespaces/{namespace}/reset", desk.reset, methods=["POST"]),
+        Route("/namespaces/{namespace}/reset", api.reset, methods=["POST"]),
     ]
 
 
 class PurgeApi:
-    """Answers the requests."""
+    """Handlers of purge and reset."""
 
     def __init__(self, namespace_of: NamespaceOf) -> None:
         self._namespace_of = namespace_of
@@ -113,7 +104,7 @@ class PurgeApi:
         if not namespace.has_entity(path):
             raise HttpError(
                 404,
-                f"There is no queue {path[:260]!a}. A subscription is TOPIC/subscriptions/NAME.",
+                f"Queue {path[:260]!a} not found. Use TOPIC/subscriptions/NAME for a subscription.",
             )
         purge = namespace.would_purge if flags.pop("dry_run") else namespace.purge
         purged = await purge(path, **flags)
@@ -133,10 +124,12 @@ def _flags(values: dict[str, Any], defaults: dict[str, bool]) -> dict[str, bool]
     for name, value in values.items():
         if name not in defaults:
             raise ConfigurationError(
-                f"{name[:60]!a} has no meaning here", hint=f"Known are {', '.join(defaults)}"
+                f"Unknown option: {name[:60]!a}", hint=f"Use one of: {', '.join(defaults)}"
             )
         if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} is {value!r:.60}", hint="Use true or false")
+            raise ConfigurationError(
+                f"Invalid value for {name}: {value!r:.60}", hint="Use true or false"
+            )
     return {**defaults, **values}
 
 
@@ -144,25 +137,25 @@ Authorised = Callable[[Request], RunningNamespace]
 
 
 def topic_routes(namespace_of: Authorised) -> list[Route]:
-    """``namespace_of`` is the namespace of a request whose caller may manage it."""
-    desk = TopicApi(namespace_of)
+    """The routes; ``namespace_of`` raises unless the client may manage the namespace."""
+    api = TopicApi(namespace_of)
     topic = "/namespaces/{namespace}/topics/{topic:path}"
     subscription = topic + "/subscriptions/{subscription}"
     rule = subscription + "/rules/{rule}"
     # The longest path first: the name of a topic may have slashes.
     return [
-        Route(rule, desk.get_rule, methods=["GET"]),
-        Route(rule, desk.put_rule, methods=["PUT"]),
-        Route(rule, desk.delete_rule, methods=["DELETE"]),
-        Route(subscription + "/rules", desk.list_rules),
-        Route(subscription, desk.get_subscription, methods=["GET"]),
-        Route(subscription, desk.put_subscription, methods=["PUT"]),
-        Route(subscription, desk.delete_subscription, methods=["DELETE"]),
-        Route(topic + "/subscriptions", desk.list_subscriptions),
-        Route("/namespaces/{namespace}/topics", desk.list_topics),
-        Route(topic, desk.get_topic, methods=["GET"]),
-        Route(topic, desk.put_topic, methods=["PUT"]),
-        Route(topic, desk.delete_topic, methods=["DELETE"]),
+        Route(rule, api.get_rule, methods=["GET"]),
+        Route(rule, api.put_rule, methods=["PUT"]),
+        Route(rule, api.delete_rule, methods=["DELETE"]),
+        Route(subscription + "/rules", api.list_rules),
+        Route(subscription, api.get_subscription, methods=["GET"]),
+        Route(subscription, api.put_subscription, methods=["PUT"]),
+        Route(subscription, api.delete_subscription, methods=["DELETE"]),
+        Route(topic + "/subscriptions", api.list_subscriptions),
+        Route("/namespaces/{namespace}/topics", api.list_topics),
+        Route(topic, api.get_topic, methods=["GET"]),
+        Route(topic, api.put_topic, methods=["PUT"]),
+        Route(topic, api.delete_topic, methods=["DELETE"]),
     ]
 
 
@@ -178,7 +171,7 @@ def subscription_as_json(subscription: Subscription) -> dict[str, Any]:
 
 
 class TopicApi:
-    """Answers the requests."""
+    """Handlers of topics, subscriptions and rules."""
 
     def __init__(self, namespace_of: Authorised) -> None:
         self._namespace = namespace_of
@@ -206,7 +199,7 @@ class TopicApi:
         path = request.path_params["topic"]
         topic = self._namespace(request).topic(path)
         if topic is None:
-            raise HttpError(404, f"There is no topic {path[:260]!r}. List them first.")
+            raise HttpError(404, f"Topic {path[:260]!r} not found. List the topics first.")
         return topic
 
     # -- subscriptions --------------------------------------------------------------------
@@ -225,8 +218,8 @@ class TopicApi:
         rules = _rules(values.pop("rules", None))
         path = f"{topic.description.display_path}/subscriptions/{name}"
         description = SubscriptionDescription.from_dict({**values, "path": path})
-        made = await self._namespace(request).create_subscription(description, rules)
-        return JSONResponse(subscription_as_json(made), status_code=201)
+        created = await self._namespace(request).create_subscription(description, rules)
+        return JSONResponse(subscription_as_json(created), status_code=201)
 
     async def delete_subscription(self, request: Request) -> Response:
         description = self._subscription(request).description
@@ -236,10 +229,14 @@ class TopicApi:
         return Response(status_code=204)
 
     def _subscription(self, request: Request) -> Subscription:
-        name = request.path_params["subscription"]
-        found = self._topic(request).subscriptions.get(name.lower())
+        topic, name = self._topic(request), request.path_params["subscription"]
+        found = topic.subscriptions.get(name.lower())
         if found is None:
-            raise HttpError(404, f"This topic has no subscription {name[:60]!r}. List them first.")
+            raise HttpError(
+                404,
+                f"Subscription {name[:60]!r} not found in topic "
+                f"{topic.description.display_path!r}. List its subscriptions first.",
+            )
         return found
 
     # -- rules ----------------------------------------------------------------------------
@@ -251,15 +248,15 @@ class TopicApi:
         return JSONResponse(self._rule(request).to_dict())
 
     async def put_rule(self, request: Request) -> Response:
-        """Make the rule, or change it."""
+        """Create the rule, or change it."""
         subscription, name = self._subscription(request), request.path_params["rule"]
         rule = RuleDescription.from_dict({**await json_body(request), "name": name})
         namespace = self._namespace(request)
         where = (request.path_params["topic"], request.path_params["subscription"])
         if rule.key in subscription.rule_ids:
             return JSONResponse((await namespace.update_rule(*where, rule)).to_dict())
-        made = await namespace.create_rule(*where, rule)
-        return JSONResponse(made.to_dict(), status_code=201)
+        created = await namespace.create_rule(*where, rule)
+        return JSONResponse(created.to_dict(), status_code=201)
 
     async def delete_rule(self, request: Request) -> Response:
         name = self._rule(request).name
@@ -270,7 +267,11 @@ class TopicApi:
     def _rule(self, request: Request) -> RuleDescription:
         subscription, name = self._subscription(request), request.path_params["rule"]
         if name.lower() not in subscription.rule_ids:
-            raise HttpError(404, f"This subscription has no rule {name[:60]!a}. List them first.")
+            raise HttpError(
+                404,
+                f"Rule {name[:60]!a} not found in subscription "
+                f"{subscription.description.display_path!r}. List its rules first.",
+            )
         return find_rule(subscription, name)
 
 
@@ -278,39 +279,39 @@ def _rules(values: object) -> list[RuleDescription] | None:
     if values is None:
         return None
     if not isinstance(values, list):
-        raise HttpError(400, "rules must be a list of rules.")
+        raise HttpError(400, "The property rules must be a list of rules.")
     return [RuleDescription.from_dict(each) for each in values]
 
 
-# An answer that holds a key is for its caller alone, not for a cache on the way.
+# A response with a key must not be stored by a cache.
 NOT_KEPT = {"Cache-Control": "no-store"}
-# What a queue has for life, or from its broker.
+# Properties that never change, or that the broker sets.
 KEPT = {"path", "display_path", "created_at_ms", "updated_at_ms"}
 
 
 def admin_application(broker: Broker) -> ASGIApp:
     """The HTTP application of a broker."""
-    desk = NamespaceApi(broker)
+    api = NamespaceApi(broker)
     path = "/namespaces/{namespace}/queues/{path:path}"
     rule = "/namespaces/{namespace}/rules/{name}"
     key = "/namespaces/{namespace}/keys/{name}/{which}"
     application = Starlette(
         routes=[
-            Route("/health", desk.health),
-            *purge_routes(desk.namespace_of),
+            Route("/health", api.health),
+            *purge_routes(api.namespace_of),
             *fault_routes(broker),
-            Route("/namespaces/{namespace}/queues", desk.list_queues),
-            Route(path, desk.get_queue, methods=["GET"]),
-            Route(path, desk.put_queue, methods=["PUT"]),
-            Route(path, desk.patch_queue, methods=["PATCH"]),
-            Route(path, desk.delete_queue, methods=["DELETE"]),
-            Route("/namespaces/{namespace}/operations", desk.operations),
-            Route("/namespaces/{namespace}/rules", desk.list_rules),
-            Route(rule, desk.put_rule, methods=["PUT"]),
-            Route(rule, desk.delete_rule, methods=["DELETE"]),
-            Route(key, desk.regenerate_key, methods=["POST"]),
-            *topic_routes(desk.namespace_of),
-            Route("/{path:path}", desk.administer, methods=["GET", "PUT", "DELETE"]),
+            Route("/namespaces/{namespace}/queues", api.list_queues),
+            Route(path, api.get_queue, methods=["GET"]),
+            Route(path, api.put_queue, methods=["PUT"]),
+            Route(path, api.patch_queue, methods=["PATCH"]),
+            Route(path, api.delete_queue, methods=["DELETE"]),
+            Route("/namespaces/{namespace}/operations", api.operations),
+            Route("/namespaces/{namespace}/rules", api.list_rules),
+            Route(rule, api.put_rule, methods=["PUT"]),
+            Route(rule, api.delete_rule, methods=["DELETE"]),
+            Route(key, api.regenerate_key, methods=["POST"]),
+            *topic_routes(api.namespace_of),
+            Route("/{path:path}", api.administer, methods=["GET", "PUT", "DELETE"]),
         ],
         middleware=[Middleware(FaultMiddleware, broker=broker)],
         exception_handlers={
@@ -323,14 +324,14 @@ def admin_application(broker: Broker) -> ASGIApp:
 
 
 def _not_found(_request: Request, error: Exception) -> Response:
-    """No route fits: the framework's plain text becomes an answer like all others."""
+    """No route matches: the framework's plain text becomes JSON like all other errors."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    sentence = "There is nothing here under that method and path. Check both."
+    sentence = "No route has this method and path. Check both."
     return JSONResponse({"error": sentence}, status_code=status)
 
 
 def _tls_as_json(broker: Broker) -> dict[str, Any]:
-    """When the certificate ends; nothing is known before it was first needed."""
+    """When the certificate expires; None before it was first needed."""
     expires_s = broker.tls.expires_s
     if expires_s is None:
         return {"certificate_expires": None}
@@ -338,7 +339,7 @@ def _tls_as_json(broker: Broker) -> dict[str, Any]:
 
 
 class NamespaceApi:
-    """Answers the requests."""
+    """Handlers of health, queues and access rules."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -354,7 +355,7 @@ class NamespaceApi:
         return JSONResponse(body, status_code=200 if is_well else 503)
 
     def _namespaces_for(self, request: Request) -> dict[str, Any]:
-        """What is said about the namespaces that the caller may manage."""
+        """The state of the namespaces that the client may manage."""
         namespaces: dict[str, Any] = {}
         if "authorization" not in request.headers:
             return namespaces
@@ -368,8 +369,8 @@ class NamespaceApi:
                 "tls_port": namespace.tls_port,
                 "queues": len(namespace.queues()),
                 "connections": namespace.connection_count,
-                "strangers": namespace.entrance.reception.slots.stranger_count,
-                "strangers_evicted": namespace.entrance.reception.slots.evicted_count,
+                "strangers": namespace.listeners.acceptor.slots.stranger_count,
+                "strangers_evicted": namespace.listeners.acceptor.slots.evicted_count,
                 "store": namespace.access.store_statistics(),
             }
         for name, stopped in self._broker.stopped.items():
@@ -395,7 +396,7 @@ class NamespaceApi:
         queue = self._queue(request)
         values = await entity_body(request, self.namespace_of(request))
         for name in KEPT.intersection(values):
-            raise HttpError(400, f"A queue's {name} cannot be changed. Leave it out.")
+            raise HttpError(400, f"The property {name} of a queue cannot be changed. Remove it.")
         before = queue.description
         known = {item.name: getattr(before, item.name) for item in fields(before)}
         changed = type(before).from_dict({**known, **values})
@@ -408,17 +409,21 @@ class NamespaceApi:
         return Response(status_code=204)
 
     async def operations(self, request: Request) -> Response:
-        books = self.namespace_of(request).access.metering
+        metering = self.namespace_of(request).access.metering
         totals = [
             {"entity": each.entity, "operation": each.operation, **each.total()._asdict()}
-            for each in books.meter
+            for each in metering.meter
         ]
         return JSONResponse(
-            {"run": books.run, "unwritten_units": books.meter.unwritten_units, "totals": totals}
+            {
+                "run": metering.run,
+                "unwritten_units": metering.meter.unwritten_units,
+                "totals": totals,
+            }
         )
 
     async def administer(self, request: Request) -> Response:
-        """The administration protocol of the stock clients; see ``administration``."""
+        """The administration protocol of the official clients; see ``http.atom``."""
         return await answer_for_any(request, self._broker.namespaces.values())
 
     # -- access rules ---------------------------------------------------------------------
@@ -431,7 +436,7 @@ class NamespaceApi:
         namespace, name = self.namespace_of(request), request.path_params["name"]
         claims = _claims(await json_body(request))
         if namespace.access.rules.find(name) is not None:
-            raise HttpError(409, f"The access rule {name!r} exists already. Delete it first.")
+            raise HttpError(409, f"Access rule {name!r} already exists. Delete it first.")
         rule = namespace.add_rule(name, claims)
         body = {
             "name": rule.name,
@@ -450,7 +455,7 @@ class NamespaceApi:
         namespace = self.namespace_of(request)
         rule, which = self._rule(namespace, request), request.path_params["which"]
         if which not in ("primary", "secondary"):
-            raise HttpError(404, "A rule has a primary and a secondary key. Name one of the two.")
+            raise HttpError(404, f"Key {which[:60]!a} not found. Use primary or secondary.")
         body = {
             "name": rule.name,
             "which": which,
@@ -462,16 +467,16 @@ class NamespaceApi:
         name = request.path_params["name"]
         rule = namespace.access.rules.find(name)
         if rule is None:
-            raise HttpError(404, f"There is no access rule {name[:60]!a}. List them first.")
+            raise HttpError(404, f"Access rule {name[:60]!a} not found. List the rules first.")
         return rule
 
-    # -- what a request is about ----------------------------------------------------------
+    # -- the target of a request ----------------------------------------------------------
 
     def _queue(self, request: Request) -> Queue:
         path = request.path_params["path"]
         queue = self.namespace_of(request).queue(path)
         if queue is None:
-            raise HttpError(404, f"There is no queue {path[:260]!r}. List them first.")
+            raise HttpError(404, f"Queue {path[:260]!r} not found. List the queues first.")
         return queue
 
     def namespace_of(self, request: Request) -> RunningNamespace:
@@ -491,5 +496,5 @@ def _claims(values: dict[str, Any]) -> Claim:
     if set(values) != {"claims"} or not isinstance(names, list):
         raise HttpError(400, 'The body must be {"claims": [...]} and nothing else.')
     if not all(isinstance(name, str) for name in names):
-        raise HttpError(400, "A claim must be text. Use Send, Listen or Manage.")
+        raise HttpError(400, "A claim must be a string. Use Send, Listen or Manage.")
     return Claim.from_names(names)

@@ -1,9 +1,9 @@
-"""What the desks of the JSON administration share: who may ask, what is in it, how it is told.
+"""What the JSON requests have in common: authorization, body, responses.
 
-Rule 1: a stranger learns nothing, not even which namespaces exist or are stopped.
-Rule 2: who may ask is checked before the body is read, and once more when it is here in whole.
-Rule 3: refusals are those of the administration protocol (request_checks.py); here they
-        are answered as one JSON object with a sentence.
+Rule 1: without a token nothing is returned, not even which namespaces exist or are stopped.
+Rule 2: the claim is checked before the body is read, and again when the body is complete.
+Rule 3: errors are those of the administration protocol (request_checks.py), returned as one JSON
+        object with a sentence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from twinbus.broker.http.request_checks import (
     HttpError,
     audience_of,
     check_still_granted,
-    grant_of,
     status_of,
+    verify_request,
 )
 from twinbus.broker.http.request_gate import BODY_BYTES_MAX
 from twinbus.broker.running_namespace import RunningNamespace, StoppedNamespace
@@ -39,16 +39,16 @@ __all__ = [
     "queue_as_json",
 ]
 
-# Where a request keeps what its token granted, until its body is here.
+# The key under which the scope of a request has the grant of its token.
 _GRANTED = "twinbus.granted"
-# The same answer for a name that nobody has and for a bad token.
+# The same error for a namespace that does not exist and for an invalid token.
 NEEDS_MANAGE = (
-    "A token with the claim Manage is needed. Check the name of the namespace and the key."
+    "A token with the Manage claim is required. Check the name of the namespace and the key."
 )
 
 
 def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
-    """The namespace that a request is about, if it runs and its caller may manage it."""
+    """The namespace of a request; raises unless it runs and the client may manage it."""
     name = request.path_params["namespace"].lower()
     running = broker.namespaces.get(name)
     if running is not None:
@@ -58,18 +58,18 @@ def namespace_of(broker: Broker, request: Request) -> RunningNamespace:
     if stopped is None:
         raise HttpError(401, NEEDS_MANAGE)
     check_access(request, stopped)
-    raise HttpError(409, f"The namespace {name!r} is stopped. Start it first.")
+    raise HttpError(409, f"Namespace {name!r} is stopped. Start it first.")
 
 
 def check_access(request: Request, namespace: RunningNamespace | StoppedNamespace) -> None:
-    """Raise unless the caller may manage the whole namespace."""
+    """Raise unless the client may manage the whole namespace."""
     try:
-        grant = grant_of(request, namespace.access)
+        grant = verify_request(request, namespace.access)
     except AccessDenied as error:
         raise HttpError(401, str(error)) from error
     if grant.segments or Claim.MANAGE not in grant.claims:
         raise HttpError(
-            403, "The claim Manage on the namespace is missing. Use a key whose rule has it."
+            403, "The Manage claim on the namespace is missing. Use a key whose access rule has it."
         )
     request.scope[_GRANTED] = grant, namespace.access
 
@@ -96,12 +96,12 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 
 async def entity_body(request: Request, namespace: RunningNamespace) -> dict[str, Any]:
-    """The properties of a queue or subscription in a request's body; URLs of forwards as paths."""
+    """The properties of an entity in a request's body, with the URLs of forwards as paths."""
     return own_targets(await json_body(request), audience_of(request, namespace.access))
 
 
 def as_json(_request: Request, error: Exception) -> Response:
-    """How a refusal is answered."""
+    """The response to a request that was refused."""
     assert isinstance(error, HttpError | TwinbusError)
     return JSONResponse({"error": str(error)}, status_code=status_of(error))
 

@@ -1,12 +1,12 @@
-"""uvicorn's HTTP/1.1 protocol behind a gate, with a deadline, for connections of a door.
+"""uvicorn's HTTP/1.1 protocol behind the request gate, with deadlines.
 
-Rule 1: what can be read in two ways does not reach the parser (request_gate.py).
+Rule 1: a request that is ambiguous does not reach the parser (request_gate.py).
 Rule 2: requests have turns on the loop, as AMQP's frames do (broker/fairness/loop_turns.py): one
         request in a turn, and the next one of a connection when that is answered.
-Rule 3: who is refused there hears why: the connection stays half open for a moment, because one
-        that is closed with bytes unread takes the answer with it.
+Rule 3: a client that is refused by the gate gets the reason: its connection stays half open for a
+        moment, because closing it with unread bytes would discard the response.
 
-Only ``http_side`` imports this module, and late: see there.
+Only ``http.server`` imports this module, and late: see there.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from twinbus.broker.http.request_gate import HEAD_BYTES_MAX, BadRequest, HttpReq
 from twinbus.broker.read_gate import ASKING, ReadGate
 
 KEEP_ALIVE_S = 5
-# How long whoever was refused may go on writing, unread, before the connection is closed.
+# How long a refused client may continue to write before the connection is closed.
 LINGER_S = 1.0
-# What a request costs after it was parsed, which is not measured: it goes on in a task of its own.
+# What a request costs after it was parsed. It is not measured: the request runs in its own task.
 ANSWER_S = 0.0004
 
-# Mistakes of ours are told. What callers do wrong is counted by the broker's own log.
+# Only defects of the broker are logged here; the violation log counts what clients do wrong.
 _logger = logging.getLogger("twinbus.broker.http")
 _logger.setLevel(logging.ERROR)
 
@@ -85,7 +85,7 @@ class HttpServing:
         return DeadlineHttpProtocol(self, self._config, slot)
 
     async def _dated(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The answer about to be made looks into this very list for its first headers.
+        # The response takes its first headers from this list.
         self.state.default_headers[0] = (b"date", formatdate(usegmt=True).encode())
         has_begun = False
 
@@ -97,8 +97,8 @@ class HttpServing:
         try:
             await self._application(scope, receive, send_noted)
         except ClientDisconnect:
-            # Nobody is left to be answered, and nothing of ours went wrong.
-            self.log_violation("a request broke off before its end", _client_of(scope))
+            # The client has disconnected; this is not a defect of the broker.
+            self.log_violation("an HTTP request ended before it was complete", _client_of(scope))
         except Exception as error:
             is_stranger = not scope["state"][SLOT].is_authenticated
             self.note_mistake(error, _client_of(scope), is_stranger)
@@ -107,17 +107,17 @@ class HttpServing:
 
 
 class DeadlineHttpProtocol(H11Protocol):
-    """One HTTP connection: requests have to arrive in time, and answers have to be read in time."""
+    """One HTTP connection: requests must be complete, and responses must be read, in time."""
 
     def __init__(self, serving: HttpServing, config: uvicorn.Config, slot: Slot) -> None:
-        # Whoever looks at the token of a request finds the slot of its connection in the scope.
+        # The check of a request's token finds the slot of its connection in the scope.
         super().__init__(config, serving.state, {SLOT: slot}, asyncio.get_running_loop())
         self.logger = _logger
         self._serving = serving
         self._slot = slot
         self._deadline: asyncio.TimerHandle | None = None
-        self._being_read: asyncio.TimerHandle | None = None
-        self._going: asyncio.TimerHandle | None = None
+        self._reading_timer: asyncio.TimerHandle | None = None
+        self._closing_timer: asyncio.TimerHandle | None = None
         self._gate = HttpRequestGate()
         self._is_refused = False
         self._unread = b""
@@ -151,13 +151,13 @@ class DeadlineHttpProtocol(H11Protocol):
             self._input.wait()
 
     def _work(self) -> None:
-        """Take what has come of one request; what is behind it waits for the answer."""
+        """Parse the received bytes of one request; those behind it wait for the response."""
         began_s = time.monotonic()
         cost_s = 0.0
         while self._unread and not self._input.reasons and not self._is_refused:
             if self._is_answering and not self._gate.is_in_request:
-                # Until it is answered nothing more is read. One that has said no more than this is
-                # listened to: it may go away before its answer.
+                # Until it is answered nothing more is read. A client that has sent nothing more is
+                # still read from: it may disconnect before the response.
                 self._input.stop(ASKING)
                 break
             try:
@@ -182,11 +182,11 @@ class DeadlineHttpProtocol(H11Protocol):
 
     def _refuse(self, refusal: BadRequest) -> None:
         self._is_refused, self._unread = True, b""
-        self._log_violation("a request was not HTTP as it is taken here")
+        self._log_violation("an HTTP request was refused: ambiguous or too large")
         self._unset_keepalive_if_required()
         self._stop_watching()
         if self.cycle is not None and not self.cycle.response_complete:
-            # A refusal now would be read as the answer to the request before.
+            # The client would take the error for the response to its previous request.
             self.transport.abort()
             return
         self.transport.write(_refusal_bytes(refusal))
@@ -195,14 +195,16 @@ class DeadlineHttpProtocol(H11Protocol):
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _watch(self) -> None:
-        """Have a deadline exactly while a request has begun and is not here in whole."""
+        """Have a deadline exactly while a request has begun and is not complete."""
         if not self._gate.is_in_request:
             self._stop_watching()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._serving.request_timeout_s, self._too_late)
+            self._deadline = self.loop.call_later(
+                self._serving.request_timeout_s, self._request_timed_out
+            )
 
-    def _too_late(self) -> None:
-        self._log_violation("a request did not arrive in time")
+    def _request_timed_out(self) -> None:
+        self._log_violation("an HTTP request was not complete in time")
         self.transport.abort()
 
     def _stop_watching(self) -> None:
@@ -211,32 +213,34 @@ class DeadlineHttpProtocol(H11Protocol):
             self._deadline = None
 
     def send_400_response(self, msg: str) -> None:
-        self._log_violation("a request was not HTTP")
+        self._log_violation("an HTTP request was refused: invalid HTTP")
         super().send_400_response(msg)
-        self._begin_to_go()
+        self._limit_closing()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._being_read = self.loop.call_later(self._serving.request_timeout_s, self._is_deaf)
+        self._reading_timer = self.loop.call_later(
+            self._serving.request_timeout_s, self._response_not_read
+        )
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        _stop(self._being_read)
+        _stop(self._reading_timer)
 
-    def _is_deaf(self) -> None:
-        self._log_violation("an answer was not read in time")
+    def _response_not_read(self) -> None:
+        self._log_violation("an HTTP response was not read in time")
         self.transport.abort()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._begin_to_go()
+        self._limit_closing()
         self._input.go_on(ASKING)
 
-    def _begin_to_go(self) -> None:
-        """If this was the last answer, its end must be read in time too: closing waits for that."""
-        _stop(self._going)
+    def _limit_closing(self) -> None:
+        """If this was the last response, it must be read in time: closing waits for that."""
+        _stop(self._closing_timer)
         delay_s = KEEP_ALIVE_S + self._serving.request_timeout_s
-        self._going = self.loop.call_later(delay_s, self._end_if_closing)
+        self._closing_timer = self.loop.call_later(delay_s, self._end_if_closing)
 
     def _end_if_closing(self) -> None:
         if self.transport.is_closing():
@@ -247,9 +251,9 @@ class DeadlineHttpProtocol(H11Protocol):
         self._turns.leave()
         self._input.close()
         self._stop_watching()
-        _stop(self._being_read)
-        _stop(self._going)
-        self._being_read = self._going = None
+        _stop(self._reading_timer)
+        _stop(self._closing_timer)
+        self._reading_timer = self._closing_timer = None
         super().connection_lost(exc)
 
 
@@ -259,7 +263,7 @@ def _client_of(scope: Scope) -> str:
 
 
 async def _answer_500(send: Send) -> None:
-    body = b"The broker failed at this request. Its log says why."
+    body = b"The broker could not handle this request. See the log of the broker."
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),

@@ -1,24 +1,15 @@
 """What every HTTP request is checked for: host, body, paging and authorization.
 
-What the administration says when it does not do what it was asked.
-
-What a request must be before anybody looks at what it wants.
-
-What stands between our HTTP and browsers that somebody else's page is open in.
-
-Whose token opens what, over HTTP.
-
-Rule 1: the Host must be a name of this namespace. A web page that points a name of its own at
-        this machine (DNS rebinding) has another one.
-Rule 2: bodies come as they are: not compressed, at most 64 KB, declared as XML.
-Rule 3: a query parameter that decides something stands there once.
-Rule 4: a web page can point a name of its own at this machine (DNS rebinding) and then read what
-        is served here as if it were its own. The Host header still says that name: refused.
-Rule 5: no answer is to be taken for anything but what its type says.
-Rule 6: the port in the audience is the socket's own; the Host header is the caller's word.
-Rule 7: an unknown key name and a wrong signature get the same answer (see broker/access/sas.py).
-Rule 8: a token is looked at before the body is read, and its rule once more afterwards: a body may
-        take its time, and its sender may have lost the right meanwhile.
+Rule 1: the Host must be a name of this namespace. A web page can point a name of its own at this
+        machine (DNS rebinding) and read what is served here as if it were its own; its requests
+        have that name in the Host header and are refused.
+Rule 2: bodies are not compressed, have at most 64 KB and are declared as XML.
+Rule 3: a query parameter that has an effect occurs at most once.
+Rule 4: every response has X-Content-Type-Options, so that no browser guesses another type.
+Rule 5: the port in the audience is the socket's own; the Host header comes from the client.
+Rule 6: an unknown key name and a wrong signature get the same error (see broker/access/sas.py).
+Rule 7: a token is verified before the body is read, and its rule again afterwards: the claim may
+        have been removed while the body was received.
 """
 
 from __future__ import annotations
@@ -45,16 +36,16 @@ __all__ = [
     "PageRequest",
     "TokenAudience",
     "audience_of",
-    "body_of",
     "check_host",
     "check_still_granted",
-    "grant_in",
-    "grant_of",
     "host_name_of",
     "may_manage",
-    "page_of",
+    "parse_page",
+    "parse_version",
+    "read_body",
     "status_of",
-    "version_of",
+    "verify_header",
+    "verify_request",
 ]
 
 
@@ -67,7 +58,7 @@ class HttpError(Exception):
 
 
 def status_of(error: HttpError | TwinbusError) -> int:
-    """The status that tells the stock clients what kind of trouble this is."""
+    """The HTTP status by which the official clients recognise the kind of error."""
     if isinstance(error, HttpError):
         return error.status
     if isinstance(error, AccessDenied):
@@ -76,11 +67,11 @@ def status_of(error: HttpError | TwinbusError) -> int:
         return 409
     if isinstance(error, ConfigurationError):
         return 400
-    # The disk is full or failed: the clients' own retries may bridge that.
+    # The disk is full or failed: retries of the client may succeed.
     return 503
 
 
-# The service gives pages of at most this many, whatever was asked for.
+# The service returns pages of at most this many entries, whatever was requested.
 PAGE_SIZE_MAX: Final = 100
 SKIP_MAX: Final = 10_000_000
 
@@ -94,51 +85,59 @@ _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class PageRequest(NamedTuple):
-    """Which part of a list is asked for."""
+    """The part of a list that is requested."""
 
     skip: int
     top: int
 
 
 def host_name_of(request: Request) -> str | None:
-    """The name in the Host header; None when it is no name."""
+    """The name in the Host header; None when it is not a valid name."""
     match = _HOST.fullmatch(request.headers.get("host", ""))
     return None if match is None else match["name"].lower()
 
 
 def check_host(request: Request, audience: Audience) -> None:
-    """Refuse who was sent here under a name that is not ours."""
+    """Refuse a request whose Host is not a name of the namespace."""
     name = host_name_of(request)
     if not audience.known_as(name).answers_to(name):
-        raise HttpError(421, "The Host is not a name of this namespace. Use its connection string.")
+        raise HttpError(
+            421,
+            "The Host header is not a name of this namespace. Use the host of its connection "
+            "string.",
+        )
 
 
-def version_of(request: Request) -> str:
-    """The version of the protocol that the client speaks."""
+def parse_version(request: Request) -> str:
+    """The version of the protocol that the client uses."""
     version = _one(request, "api-version") or VERSIONS[-1]
     if version not in VERSIONS:
-        raise HttpError(400, f"The api-version must be one of {', '.join(VERSIONS)}.")
+        raise HttpError(
+            400, f"The query parameter api-version must be one of {', '.join(VERSIONS)}."
+        )
     return version
 
 
-def page_of(request: Request) -> PageRequest:
-    """The page that ``$skip`` and ``$top`` ask for."""
+def parse_page(request: Request) -> PageRequest:
+    """The page that ``$skip`` and ``$top`` request."""
     if request.query_params.get("$filter") is not None:
-        raise HttpError(400, "Lists cannot be filtered here. Leave $filter out.")
+        raise HttpError(400, "Lists cannot be filtered. Remove $filter.")
     skip = _number(request, "$skip", 0)
     top = _number(request, "$top", PAGE_SIZE_MAX)
     if skip > SKIP_MAX or top < 1:
-        raise HttpError(400, f"The query's $skip must be at most {SKIP_MAX}, and $top at least 1.")
+        raise HttpError(
+            400, f"The query parameter $skip must be at most {SKIP_MAX}, and $top at least 1."
+        )
     return PageRequest(skip, min(top, PAGE_SIZE_MAX))
 
 
-async def body_of(request: Request) -> bytes:
-    """The body, if it is XML of a bearable size."""
+async def read_body(request: Request) -> bytes:
+    """The body, if it is XML within the size limit."""
     kind = request.headers.get("content-type", _XML_TYPES[0]).partition(";")[0].strip().lower()
     if kind not in _XML_TYPES:
-        raise HttpError(415, f"The body must have the type {_XML_TYPES[0]}.")
+        raise HttpError(415, f"The body must have the content type {_XML_TYPES[0]}.")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise HttpError(415, "The body must not be compressed. Send it as it is.")
+        raise HttpError(415, "The body must not be compressed. Remove Content-Encoding.")
     body = bytearray()
     try:
         async for part in request.stream():
@@ -146,7 +145,7 @@ async def body_of(request: Request) -> bytes:
             if len(body) > BODY_BYTES_MAX:
                 raise HttpError(413, f"The body must have at most {BODY_BYTES_MAX} bytes.")
     except ClientDisconnect:
-        raise HttpError(400, "The body ended early. Send it again.") from None
+        raise HttpError(400, "The body is incomplete. Send the request again.") from None
     return bytes(body)
 
 
@@ -155,19 +154,19 @@ def _number(request: Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _DIGITS.fullmatch(text):
-        raise HttpError(400, f"The query's {name} must be a whole number of digits.")
+        raise HttpError(400, f"The query parameter {name} must have 1 to 9 digits.")
     return int(text)
 
 
 def _one(request: Request, name: str) -> str | None:
     values = request.query_params.getlist(name)
     if len(values) > 1:
-        raise HttpError(400, f"The query has {name} twice. Say it once.")
+        raise HttpError(400, f"The query parameter {name} occurs more than once. Send it once.")
     return values[0] if values else None
 
 
 class HostCheck:
-    """Stands before an application and lets in whoever asks for one of our names."""
+    """ASGI middleware that accepts only requests whose Host is a name of this broker."""
 
     def __init__(self, application: ASGIApp, audience: Audience) -> None:
         self._application = application
@@ -188,7 +187,7 @@ class HostCheck:
         await application(scope, receive, send_typed)
 
 
-# With a ready-made signature the stock client writes this word before it.
+# With a ready-made signature the official client writes this word before it.
 _BEARER: Final = "Bearer "
 SLOT: Final = "twinbus.slot"
 """The name under which a request's scope has the slot of its connection."""
@@ -196,7 +195,7 @@ _SIGNATURE: Final = "SharedAccessSignature "
 
 
 class TokenAudience(Protocol):
-    """What a token is shown to: a namespace, or what is left of one that was stopped."""
+    """What a token is verified against: a running or a stopped namespace."""
 
     @property
     def audience(self) -> Audience: ...
@@ -206,29 +205,30 @@ class TokenAudience(Protocol):
     def now(self) -> Instant: ...
 
 
-def grant_of(request: Request, namespace: TokenAudience) -> AccessGrant:
+def verify_request(request: Request, namespace: TokenAudience) -> AccessGrant:
     """What the request's token grants; raises AccessDenied."""
     shown = request.headers.get("authorization", "")
     if not shown:
         raise AccessDenied(
-            "the request has no Authorization", hint="Make the client from a connection string"
+            "The request has no Authorization header",
+            hint="Create the client from a connection string",
         )
-    grant = grant_in(shown, namespace, audience_of(request, namespace))
+    grant = verify_header(shown, namespace, audience_of(request, namespace))
     slot = request.scope.get("state", {}).get(SLOT)
     if slot is not None:
-        # Its connection is no stranger's any more (broker/fairness/connection_slots.py).
+        # Its connection is authenticated from now on (broker/fairness/connection_slots.py).
         slot.authenticate((grant.scope, grant.rule_name))
     return grant
 
 
-def grant_in(shown: str, namespace: TokenAudience, audience: Audience) -> AccessGrant:
+def verify_header(shown: str, namespace: TokenAudience, audience: Audience) -> AccessGrant:
     """What the token in a header grants; raises AccessDenied."""
     if shown.startswith(_BEARER):
         shown = shown[len(_BEARER) :]
         if not shown.startswith(_SIGNATURE):
             raise AccessDenied(
-                "tokens of an identity provider are not understood here",
-                hint="Make the client from a connection string with a shared access key",
+                "Tokens of an identity provider are not supported",
+                hint="Create the client from a connection string with a shared access key",
             )
     return verify(
         parse_token(shown),
@@ -239,17 +239,18 @@ def grant_in(shown: str, namespace: TokenAudience, audience: Audience) -> Access
 
 
 def check_still_granted(grant: AccessGrant, namespace: TokenAudience) -> None:
-    """Raise AccessDenied when the rule, its key or the token ended while a body was read."""
+    """Raise AccessDenied when the rule or key was removed, or the token expired, meanwhile."""
     is_over = grant.expires_s <= namespace.now().wall_ms / 1000
     if is_over or not is_backed(grant, namespace.rules_for):
         raise AccessDenied(
-            "the token's rule or key ended before the request was complete",
-            hint="Send the request again with a token that is good",
+            "The token expired, or its access rule or key was removed, before the request was "
+            "complete",
+            hint="Send the request again with a valid token",
         )
 
 
 def audience_of(request: Request, namespace: TokenAudience) -> Audience:
-    """The names and the port under which the caller reached the namespace."""
+    """The names and the port under which the client reached the namespace."""
     port = request.scope["server"][1]
     return replace(namespace.audience, port=port).known_as(host_name_of(request))
 

@@ -1,10 +1,11 @@
-"""What speaks HTTP behind a door: an application, and uvicorn's protocol in front of it.
+"""The HTTP connections of a set of listeners: an application and uvicorn's protocol before it.
 
-Rule 1: the HTTP stack takes a third of a start to import, so it is imported when somebody first
-        speaks HTTP or when the broker has said that it is ready, and never on the loop's thread.
-Rule 2: a request that does not arrive in time is dropped, however it dribbles (slow loris), and
-        so is a caller that does not read its answer.
-Rule 3: what callers do wrong is an offence like any other: a line of our own, and not too many.
+Rule 1: the import of the HTTP stack takes a third of a start, so it is imported for the first HTTP
+        connection, or after the broker has reported that it is ready, and never on the loop's
+        thread.
+Rule 2: a request that is not complete in time is dropped, also when it is sent byte by byte (slow
+        loris), and so is a client that does not read its response.
+Rule 3: what clients do wrong goes to the violation log, which limits its lines.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from twinbus.broker.fairness.loop_turns import Turns
 if TYPE_CHECKING:
     from twinbus.broker.http.protocol import HttpServing
 
-# How long answers that are under way may take when the broker stops.
+# How long responses in progress may take when the broker stops.
 LAST_ANSWERS_S = 1.0
 POLL_S = 0.01
 
 
 class HttpServer:
-    """The HTTP connections of one set of doors."""
+    """The HTTP connections of one set of listeners."""
 
     def __init__(
         self,
@@ -35,10 +36,10 @@ class HttpServer:
         note_mistake: Callable[[Exception, str, bool], None],
         turns: Turns | None = None,
     ) -> None:
-        """Offences are noted with the address they come from; mistakes of ours with the address of
-        whoever met one, and whether that is a stranger."""
+        """``log_violation`` gets a sentence and the client's address; ``note_mistake`` an error of
+        the broker, the address, and whether the connection is unauthenticated."""
         self.make_application = make_application
-        """Called when the first caller comes, on a thread of its own."""
+        """Called for the first connection, on a thread of its own."""
         self._request_timeout_s = request_timeout_s
         self._log_violation = log_violation
         self._note_mistake = note_mistake
@@ -50,11 +51,11 @@ class HttpServer:
         return 0 if self._serving is None else len(self._serving.state.connections)
 
     async def serving(self) -> HttpServing:
-        """Ready to make protocols; the first call imports what that needs."""
+        """What makes the protocols of connections; the first call imports the HTTP stack."""
         if self._serving is None:
             turns = self._turns or Turns(asyncio.get_running_loop())
             serving = await asyncio.to_thread(self._load, turns)
-            # While this one waited, another may have been faster.
+            # Another call may have finished first.
             self._serving = self._serving or serving
         return self._serving
 
@@ -71,7 +72,7 @@ class HttpServer:
         )
 
     async def close(self) -> None:
-        """Let answers under way be written, for a moment, and end every connection."""
+        """Wait a moment for responses in progress, then close every connection."""
         if self._serving is None:
             return
         connections = self._serving.state.connections

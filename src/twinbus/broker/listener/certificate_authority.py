@@ -1,11 +1,11 @@
 """A certificate authority for one broker, and the certificates it signs (EC P-256).
 
-Rule 1: this module is imported when something has to be made or read. The library behind it takes
-        longer to import than a broker's queues take to recover.
-Rule 2: an authority signs for the names it was made for, and those of this machine alone: whoever
-        gets hold of its key can play no other server to clients that trust it.
-Rule 3: what was made says its names and its end in a line of plain JSON above the PEM blocks, so
-        that a start needs no ASN.1 reader to see that all is well. OpenSSL skips such lines.
+Rule 1: this module is imported when something has to be created or read. Its library takes longer
+        to import than a broker's queues take to recover.
+Rule 2: an authority signs only for the names it was created for, and for the local ones: with a
+        stolen key it is not possible to impersonate other servers to clients that trust it.
+Rule 3: a bundle has its names and times in a line of plain JSON above the PEM blocks, so that a
+        start needs no ASN.1 reader to check them. OpenSSL skips such lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Long enough that nobody has to trust a new authority for years; browsers and TLS libraries
+# Long enough that clients need not trust a new authority for years; browsers and TLS libraries
 # refuse server certificates of more than 398 days, so those are shorter and renewed.
 AUTHORITY_DAYS: Final = 3_650
 CERTIFICATE_DAYS: Final = 365
@@ -45,7 +45,7 @@ class IssuedCertificate:
 
     @property
     def bundle(self) -> bytes:
-        """The headline, the key and the certificate: one file, so that it is whole or not there."""
+        """The headline, the key and the certificate in one file, complete or absent."""
         headline = json.dumps(
             {
                 "names": self.names,
@@ -62,8 +62,8 @@ class IssuedCertificate:
 
 
 def make_authority(label: str, now_s: float, names: tuple[str, ...] = ()) -> IssuedCertificate:
-    """A new authority. ``label`` tells it from others in a list of certificates; ``names`` are
-    what it may sign for, beside the local ones (rule 2)."""
+    """A new authority. ``label`` identifies it in a list of certificates; ``names`` are the names
+    it may sign for, beside the local ones (rule 2)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"twinbus local authority {label}")
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -79,7 +79,7 @@ def make_authority(label: str, now_s: float, names: tuple[str, ...] = ()) -> Iss
 
 
 def missing_names(authority: IssuedCertificate, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names that an authority may not sign for; one of ours from before has no such limit."""
+    """The names that an authority may not sign for; those of old versions have no such limit."""
     try:
         found = authority.certificate.extensions.get_extension_for_class(x509.NameConstraints)
     except x509.ExtensionNotFound:
@@ -89,7 +89,7 @@ def missing_names(authority: IssuedCertificate, names: tuple[str, ...]) -> tuple
 
 
 def _permitted(names: tuple[str, ...]) -> list[x509.GeneralName]:
-    """Names stand for themselves and what is below them, addresses for a network."""
+    """A name permits itself and its subdomains, an address its network."""
     found: list[x509.GeneralName] = [
         x509.DNSName("localhost"),
         x509.IPAddress(ipaddress.ip_network("127.0.0.0/8")),
@@ -138,18 +138,18 @@ def issue(authority: IssuedCertificate, names: tuple[str, ...], now_s: float) ->
 
 
 def read_bundle(content: bytes) -> IssuedCertificate:
-    """What ``bundle`` wrote; raises ValueError when it is damaged."""
+    """Read what ``bundle`` wrote; raises ValueError when it is damaged."""
     key = serialization.load_pem_private_key(content, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("not a key of ours")
+        raise ValueError("The key is not an elliptic curve key")
     certificate = x509.load_pem_x509_certificate(content)
     if certificate.public_key() != key.public_key():
-        raise ValueError("the key is not the certificate's")
+        raise ValueError("The key does not belong to the certificate")
     return IssuedCertificate(certificate, key, ())
 
 
 def expiry_of(content: bytes) -> float:
-    """When the first certificate of a PEM file ends; raises ValueError when there is none."""
+    """When the first certificate of a PEM file expires; raises ValueError when there is none."""
     return x509.load_pem_x509_certificate(content).not_valid_after_utc.timestamp()
 
 

@@ -1,18 +1,17 @@
-"""Keeps the certificate that a broker shows, and makes it anew when it has to.
+"""Stores the certificate of a broker, and renews it when necessary.
 
-    <data>/tls/ca.pem          what clients trust; anybody may read it
+    <data>/tls/ca.pem          what clients trust; world-readable
     <data>/tls/authority.pem   the authority with its key   (0600)
     <data>/tls/server.pem      the certificate with its key (0600)
 
-Rule 1: a certificate is made when it is first needed, and again when its end is near or when the
-        names that the broker answers to have changed. The authority stays the same meanwhile, so
-        that clients which trust it need not notice; unless it may not sign for a name that
-        somebody has asked for. The machine's own name, which changes with every container, is
-        then left out instead.
-Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and with them no
-        early data: nothing that was sent once can be sent again by somebody else.
-Rule 3: the user's own certificate is shown as it is and never changed.
-Rule 4: when renewing fails, the certificate that is there goes on being shown.
+Rule 1: a certificate is created when it is first needed, and again when it expires soon or when the
+        names of the broker have changed. The authority stays the same, so that clients that trust
+        it are not affected, unless it may not sign for a configured name. The machine's own name,
+        which changes with every container, is left out in that case.
+Rule 2: TLS 1.2 or later. No compression, no renegotiation, no session tickets and thus no early
+        data: nothing can be replayed.
+Rule 3: the user's own certificate is used as it is and never changed.
+Rule 4: when renewal fails, the existing certificate stays in use.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("twinbus.broker")
 
 DAY_S: Final = 86_400
-# A month before the end there is time to notice that renewing does not work.
+# A month before the expiry there is time to notice that renewal fails.
 RENEW_BEFORE_S: Final = 30 * DAY_S
 # After a failed attempt.
 RETRY_S: Final = 3_600
-# No certificate outlives the authority that signed it: they last a year.
+# No certificate is valid longer than the authority that signed it: they last a year.
 RENEW_AUTHORITY_BEFORE_S: Final = 400 * DAY_S
 
 LOCAL_NAMES: Final = ("localhost", "*.localhost", "127.0.0.1", "::1")
-# ECDHE only, so that a key that leaks one day opens nothing that was recorded before.
+# ECDHE only, so that a key that leaks later does not decrypt recorded connections.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _HEADLINE: Final = b"twinbus "
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the doors show until it has to be made anew."""
+    """The TLS context of the listeners, and when it expires or is renewed."""
 
     context: ssl.SSLContext
     expires_s: float
@@ -81,7 +80,7 @@ class CertificateStore:
 
     @property
     def ca_path(self) -> Path | None:
-        """What clients have to trust: made if need be. None with a certificate of the user's."""
+        """The file that clients trust, created if necessary; None for a user's certificate."""
         if self._given is not None:
             return None
         self.prepare()
@@ -89,23 +88,23 @@ class CertificateStore:
 
     @property
     def expires_s(self) -> float | None:
-        """When the certificate ends (Unix time), once it was looked at."""
+        """When the certificate expires (Unix time); None before it was first used."""
         return None if self._credentials is None else self._credentials.expires_s
 
     def ready(self) -> ssl.SSLContext | None:
-        """The context, if nothing has to be made or read for it."""
+        """The context, if nothing has to be created or read for it."""
         credentials = self._credentials
-        # Clients check a certificate against the time of day, so it is never a clock for tests.
+        # Clients check a certificate against the real time, so this never uses a clock for tests.
         if credentials is None or time.time() >= credentials.renew_at_s:
             return None
         return credentials.context
 
     async def context(self) -> ssl.SSLContext:
-        """The context for a connection that comes now."""
+        """The context for a new connection."""
         return self.ready() or (await asyncio.to_thread(self.prepare)).context
 
     def prepare(self) -> Credentials:
-        """Have a certificate that holds; raises ConfigurationError when there can be none."""
+        """Ensure a valid certificate; raises ConfigurationError when that is not possible."""
         with self._lock:
             if self._credentials is None:
                 self._credentials = self._obtain()
@@ -120,7 +119,7 @@ class CertificateStore:
             return self._keep_own()
         except OSError as error:
             raise ConfigurationError(
-                f"The TLS certificate cannot be kept: {error.strerror}",
+                f"The TLS certificate cannot be stored: {error.strerror}",
                 hint="Check the data directory and its disk",
             ) from error
 
@@ -128,11 +127,11 @@ class CertificateStore:
         try:
             return self._obtain()
         except ConfigurationError as error:
-            logger.warning("the TLS certificate could not be renewed: %s", error)
+            logger.warning("TLS certificate could not be renewed: %s", error)
             return replace(old, renew_at_s=time.time() + RETRY_S)
 
     def close(self) -> None:
-        """Forget what lived only as long as the broker."""
+        """Delete the temporary directory, if there is one."""
         if self._passing is not None:
             shutil.rmtree(self._passing, ignore_errors=True)
             self._passing = None
@@ -151,13 +150,13 @@ class CertificateStore:
             raise ConfigurationError(
                 f"The certificate {certificate.name!r} with the key {key.name!r} cannot be used: "
                 f"{reason}",
-                hint="Give PEM files that belong together, the key without a password",
+                hint="Use PEM files of one certificate and its key, without a password",
             ) from None
         if expires_s < time.time():
-            logger.warning("the TLS certificate %s has expired", certificate.name)
+            logger.warning("TLS certificate %s has expired", certificate.name)
         return Credentials(context, expires_s, renew_at_s=float("inf"))
 
-    # -- our own --------------------------------------------------------------------------
+    # -- the broker's own -----------------------------------------------------------------
 
     def _directory(self) -> Path:
         if self._data_directory is not None:
@@ -169,29 +168,29 @@ class CertificateStore:
     def _keep_own(self) -> Credentials:
         directory = self._directory()
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        known = self._known(directory / "server.pem", directory / "ca.pem")
-        if known is None:
+        existing = self._read_existing(directory / "server.pem", directory / "ca.pem")
+        if existing is None:
             self._make(directory)
-            known = self._known(directory / "server.pem", directory / "ca.pem")
-        if known is None:
+            existing = self._read_existing(directory / "server.pem", directory / "ca.pem")
+        if existing is None:
             raise ConfigurationError(
                 f"The TLS certificate in {str(directory)!r} cannot be used",
-                hint="Delete that directory to have a new one made",
+                hint="Delete the directory, and the broker creates a new certificate",
             )
-        return known
+        return existing
 
-    def _known(self, server: Path, ca: Path) -> Credentials | None:
-        """What is in the directory, if it holds and fits."""
+    def _read_existing(self, server: Path, ca: Path) -> Credentials | None:
+        """The certificate in the directory, if it is valid for these names."""
         content = read_private(server)
-        told = _headline(content or b"")
-        if content is None or told is None or not ca.exists():
+        headline = _headline(content or b"")
+        if content is None or headline is None or not ca.exists():
             return None
-        begins_s, expires_s = told.get("begins_s"), told.get("expires_s")
+        begins_s, expires_s = headline.get("begins_s"), headline.get("expires_s")
         if not isinstance(begins_s, int) or not isinstance(expires_s, int):
             return None
         renew_at_s = expires_s - RENEW_BEFORE_S
-        # A clock that was ahead when the certificate was made has made it too early.
-        names = told.get("names")
+        # If the clock was ahead when the certificate was created, it is not valid yet.
+        names = headline.get("names")
         if names not in ([*self._names], [*self._asked_names()]):
             return None
         if not begins_s <= time.time() < renew_at_s:
@@ -210,20 +209,20 @@ class CertificateStore:
         if missing_names(authority, names):
             names = self._asked_names()
             logger.warning(
-                "The TLS authority may not sign for %s: the certificate is without that name. "
-                "Delete %s and give clients the new ca.pem if they use it",
+                "TLS authority cannot sign for %s: the certificate does not contain this name. "
+                "If clients use it, delete %s and distribute the new ca.pem to clients",
                 socket.gethostname(),
                 directory,
             )
         write_private(directory / "server.pem", issue(authority, names, time.time()).bundle)
 
     def _asked_names(self) -> tuple[str, ...]:
-        """All but the machine's own name, unless somebody has asked for that."""
+        """All names but the machine's own, unless that is a local one."""
         own = socket.gethostname().lower()
         return tuple(name for name in self._names if name != own or name in LOCAL_NAMES)
 
     def _authority(self, path: Path) -> IssuedCertificate:
-        """The authority that clients trust already, or a new one."""
+        """The existing authority, or a new one."""
         from twinbus.broker.listener.certificate_authority import (
             make_authority,
             missing_names,
@@ -233,25 +232,25 @@ class CertificateStore:
         content = read_private(path)
         if content is not None:
             try:
-                known = read_bundle(content)
-                left_s = known.certificate.not_valid_after_utc.timestamp() - time.time()
-                missing = missing_names(known, self._asked_names())
+                existing = read_bundle(content)
+                left_s = existing.certificate.not_valid_after_utc.timestamp() - time.time()
+                missing = missing_names(existing, self._asked_names())
                 if left_s > RENEW_AUTHORITY_BEFORE_S and not missing:
-                    return known
+                    return existing
                 if missing:
-                    logger.warning("the TLS authority may not sign for %s", ", ".join(missing))
+                    logger.warning("TLS authority cannot sign for %s", ", ".join(missing))
             except ValueError:
-                logger.warning("the TLS authority cannot be read and is made anew")
-            logger.warning("there is a new TLS authority: give clients the new ca.pem")
-        made = make_authority(socket.gethostname(), time.time(), self._names)
-        write_private(path, made.bundle)
-        return made
+                logger.warning("TLS authority cannot be read and is replaced")
+            logger.warning("TLS authority is new: distribute the new ca.pem to clients")
+        created = make_authority(socket.gethostname(), time.time(), self._names)
+        write_private(path, created.bundle)
+        return created
 
 
 def names_for(host: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Under which names, beside the local ones, clients may reach a broker that listens there."""
+    """The names, beside the local ones, under which clients may reach a broker on that host."""
     if host in ("", "0.0.0.0", "::"):
-        # Every address of this machine: its name is all that is known of them.
+        # Every address of this machine: only its name is known.
         return (socket.gethostname(), *more)
     return more if host in LOCAL_NAMES else (host, *more)
 
@@ -262,7 +261,7 @@ def _server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContex
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0
     context.set_ciphers(CIPHERS)
-    # Without an answer OpenSSL would ask for the password on the terminal, and wait.
+    # Without a password OpenSSL would ask for one on the terminal, and wait.
     context.load_cert_chain(certificate, key, password=lambda: b"")
     return context
 
@@ -270,10 +269,10 @@ def _server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContex
 def _headline(content: bytes) -> dict[str, Any] | None:
     first, _, _ = content.partition(b"\n")
     try:
-        told = json.loads(first.removeprefix(_HEADLINE))
+        headline = json.loads(first.removeprefix(_HEADLINE))
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return headline if isinstance(headline, dict) else None
 
 
 def _write_public(path: Path, content: bytes) -> None:

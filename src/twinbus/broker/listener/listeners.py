@@ -1,24 +1,21 @@
-"""The listening ports of a broker, on which AMQP, HTTP and TLS are told apart.
+"""The listening ports of a broker, on which AMQP, HTTP and TLS are detected.
 
-The doors of a namespace: one port for AMQP, HTTP and TLS with either inside.
+    accept --> PendingConnection: waits for the first byte, and peeks at it
+                 0x16              TLS handshake, then TlsPendingConnection: the first byte inside
+                 that of a method  HTTP: the application of the namespace
+                 anything else     AMQP: a ClientConnection, which refuses other protocols
 
-    accept --> Visitor: waits for the first byte, and looks at it without taking it
-                 0x16            a TLS handshake, then Vestibule: the first byte within
-                 a method's      HTTP: the application of the namespace
-                 anything else   AMQP: a Peer, which also says no to what is none
-
-The entrance of a namespace, or of the administration: which doors it has and where they lead.
-
-    namespace        port: AMQP, HTTP and TLS       tls_port, if wanted: TLS and nothing else
+    namespace        port: AMQP, HTTP and TLS       tls_port, if set: TLS only
     administration   port: HTTP and TLS
 
-Rule 1: who comes in has a limited time from the accepted connection to the first byte of its
-        protocol, TLS handshake included. The protocol has limits of its own from then on.
+Rule 1: a client has a limited time from the accepted connection to the first byte of its protocol,
+        TLS handshake included. From then on the protocol has limits of its own.
 Rule 2: every connection has a slot from the moment it is accepted
-        (broker/fairness/connection_slots.py). Until it has shown a token it is a stranger, whatever
-        it speaks, and may be evicted for another.
-Rule 3: once it is known what a connection speaks, nothing of this module is in its way.
-Rule 4: doors that were shut open again on the ports they had, so that clients find back.
+        (broker/fairness/connection_slots.py). Until it has sent a valid token it is
+        unauthenticated, whatever its protocol, and may be evicted for another.
+Rule 3: once the protocol of a connection is known, this module no longer handles it.
+Rule 4: listeners that were closed open again on their previous ports, so that clients can
+        reconnect.
 """
 
 from __future__ import annotations
@@ -45,37 +42,37 @@ if TYPE_CHECKING:
     from twinbus.broker.broker import Broker
     from twinbus.broker.running_namespace import RunningNamespace
 
-# Connections that wait for us to accept them: enough for a fleet that comes back at once. The
-# kernel has a limit of its own (net.core.somaxconn), which is usually this one.
+# Connections that wait to be accepted: enough for many clients that reconnect at once. The kernel
+# has a limit of its own (net.core.somaxconn), which is usually this one.
 BACKLOG = 4_096
 PORT_MAX = 65_535
-# Connections accepted in one turn of the loop; then whoever is inside has a turn. A client shows
-# its token within ten turns of its own, so that of the strangers behind it not even two hundred
-# have come in by then, whatever they do.
+# Connections accepted in one turn of the loop; then open connections have a turn. A client sends
+# its token within ten turns of its own, so that at most two hundred unauthenticated connections
+# are accepted behind it until then.
 ACCEPTS_PER_TURN = 16
-# The same where strangers are many: each costs half a millisecond by the time it is evicted, and
-# whoever has shown a token waits for those of one turn, not for all that come.
+# The same with many unauthenticated connections: each costs half a millisecond until it is evicted,
+# and authenticated clients wait only for those of one turn.
 ACCEPTS_PER_TURN_PRESSED = 4
-# How long newcomers wait, at most, because all who would be evicted for them have sent something
-# that the broker has not come to yet. On a busy machine it is late with everyone.
+# How long new connections wait, at most, because all that could be evicted for them have sent bytes
+# that the broker has not handled yet. A busy machine handles all connections late.
 BEHIND_S_MAX = 0.05
-# How long a door rests when there is no descriptor left for another connection.
-REST_S = 0.5
-# How long a goodbye in TLS waits for the other side's.
-TLS_GOODBYE_S = 2.0
+# How long a listener pauses when there is no file descriptor left for another connection.
+PAUSE_S = 0.5
+# How long closing a TLS connection waits for the other side.
+TLS_CLOSE_S = 2.0
 
 TLS_HANDSHAKE = 0x16
 # GET, PUT, POST, PATCH, DELETE, HEAD, OPTIONS, TRACE, CONNECT. AMQP begins with an A.
 HTTP_METHOD_LETTERS = frozenset(b"GPDHOTC")
 
-TOO_LATE = "a peer did not finish its handshake in time"
+HANDSHAKE_TIMED_OUT = "a client did not finish its handshake in time"
 
 LogViolation = Callable[[str, str], None]
-"""Told what was done, and by which address."""
+"""Called with a sentence and the address of the client."""
 
 
 class WireProtocol(enum.Enum):
-    """What a connection speaks."""
+    """The protocol of a connection."""
 
     AMQP = enum.auto()
     HTTP = enum.auto()
@@ -83,7 +80,7 @@ class WireProtocol(enum.Enum):
 
 
 class ConnectionAcceptor:
-    """Receives the connections of some doors that lead to the same place."""
+    """Accepts the connections of the listeners of one namespace, or of the administration."""
 
     def __init__(
         self,
@@ -96,7 +93,7 @@ class ConnectionAcceptor:
         handshake_timeout_s: float,
         tarpit_max: int = 0,
     ) -> None:
-        """``amqp`` is None where only HTTP is spoken."""
+        """``amqp`` is None where only HTTP is served."""
         self.tls = tls
         self.http = http
         self.log_violation = log_violation
@@ -108,11 +105,11 @@ class ConnectionAcceptor:
         self._amqp = amqp
         self.waiting: set[PendingConnection] = set()
         self.reject_hook: Callable[[socket.socket, bool], bool] | None = None
-        """Asked first: whether a fault takes the connection (it is then the fault's to close)."""
+        """Called first: whether a fault takes the connection, and closes it later."""
 
     @property
     def connection_count(self) -> int:
-        """Who waits, and who speaks HTTP; peers are counted by their namespace."""
+        """Pending and HTTP connections; those of AMQP are counted by their namespace."""
         return len(self.waiting) + self.http.connection_count
 
     def accept(self, connection: socket.socket, *, must_be_tls: bool) -> None:
@@ -121,61 +118,61 @@ class ConnectionAcceptor:
             return
         PendingConnection(self, connection, must_be_tls=must_be_tls)
 
-    def speech(self, first: int, *, is_secure: bool) -> WireProtocol:
-        """What somebody speaks who begins with this byte."""
+    def detect_protocol(self, first: int, *, is_secure: bool) -> WireProtocol:
+        """The protocol that begins with this byte."""
         if first == TLS_HANDSHAKE and not is_secure:
             return WireProtocol.TLS
         if self._amqp is None or first in HTTP_METHOD_LETTERS:
             return WireProtocol.HTTP
         return WireProtocol.AMQP
 
-    async def protocols(self, speech: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
-        """What makes protocols for those who speak so."""
-        if speech is WireProtocol.AMQP and self._amqp is not None:
+    async def protocols(self, wire_protocol: WireProtocol) -> Callable[[Slot], asyncio.Protocol]:
+        """The factory of connections with that protocol."""
+        if wire_protocol is WireProtocol.AMQP and self._amqp is not None:
             return self._amqp
         return await self.http.serving()
 
     def make_room(self) -> None:
-        """No descriptor is left: close what is kept open, or else a stranger."""
+        """No file descriptor is left: close those in the tarpit, or evict a connection."""
         if not self.tarpit.clear():
             self.slots.evict_one()
 
     async def close(self) -> None:
-        """Send everybody away who waits, and end what speaks HTTP."""
-        for visitor in list(self.waiting):
-            visitor.drop()
+        """Close pending and HTTP connections."""
+        for pending in list(self.waiting):
+            pending.drop()
         self.tarpit.clear()
         await self.http.close()
 
 
 class PendingConnection:
-    """A connection of which nobody knows yet what it speaks."""
+    """A connection whose protocol is not known yet."""
 
     def __init__(
-        self, reception: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
+        self, acceptor: ConnectionAcceptor, connection: socket.socket, *, must_be_tls: bool
     ) -> None:
-        self._reception = reception
+        self._acceptor = acceptor
         self._connection = connection
         self._must_be_tls = must_be_tls
         self._loop = asyncio.get_running_loop()
         self._entering: asyncio.Task[None] | None = None
         self._has_protocol = False
-        """The slot is then left by the protocol, and by nobody else."""
+        """From then on only the protocol leaves the slot."""
         self._is_handed_over = False
-        """From then on the loop closes the connection, and nobody else."""
+        """From then on only the loop closes the connection."""
         self.transport: asyncio.Transport | None = None
         """The connection inside TLS."""
         self.address = _address_of(connection)
-        reception.waiting.add(self)
-        self.slot = reception.slots.admit(self.address, self._evicted)
-        """Handed on to whatever speaks for the connection."""
+        acceptor.waiting.add(self)
+        self.slot = acceptor.slots.admit(self.address, self._evicted)
+        """Passed on to the protocol of the connection."""
         self.slot.connection = connection
         self._deadline: asyncio.TimerHandle | None = self._loop.call_later(
-            reception.handshake_timeout_s, self._too_late
+            acceptor.handshake_timeout_s, self._handshake_timed_out
         )
-        self._loop.add_reader(connection, self._look)
+        self._loop.add_reader(connection, self._peek)
 
-    def _look(self) -> None:
+    def _peek(self) -> None:
         try:
             first = self._connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -188,19 +185,19 @@ class PendingConnection:
         self.slot.advanced()
         self._loop.remove_reader(self._connection)
         self._entering = self._loop.create_task(self._enter(first[0]))
-        # Not at the end of the task itself: one that is cancelled too early has not begun.
+        # Not at the end of the task itself: a task that is cancelled too early never begins.
         self._entering.add_done_callback(self._entered)
 
     async def _enter(self, first: int) -> None:
         try:
-            await self._find_way(self._reception.speech(first, is_secure=False))
+            await self._connect(self._acceptor.detect_protocol(first, is_secure=False))
         except ConfigurationError as error:
-            self._log_violation(f"there is no TLS: {error}")
+            self._log_violation(f"TLS is not available: {error}")
         except OSError:
             self._log_violation("a handshake failed")
 
     def _entered(self, entering: asyncio.Task[None]) -> None:
-        # A task that failed or was cancelled holds its frames, and these hold us.
+        # A task that failed or was cancelled keeps its frames, and these keep this object.
         self._entering = None
         if self.transport is None:
             self.leave()
@@ -211,26 +208,26 @@ class PendingConnection:
         self.check(entering)
 
     def check(self, entering: asyncio.Task[None]) -> None:
-        """A mistake of ours, and still no reason for whoever made it happen to fill the log."""
+        """Log a defect of the broker as a violation, so that a client cannot fill the log."""
         if not entering.cancelled() and (error := entering.exception()) is not None:
             self._log_violation(f"a connection could not be accepted: {type(error).__name__}")
 
-    async def _find_way(self, speech: WireProtocol) -> None:
-        reception = self._reception
-        if speech is WireProtocol.TLS:
-            context = await reception.tls.context()
+    async def _connect(self, wire_protocol: WireProtocol) -> None:
+        acceptor = self._acceptor
+        if wire_protocol is WireProtocol.TLS:
+            context = await acceptor.tls.context()
             self._is_handed_over = True
             await self._loop.connect_accepted_socket(
-                lambda: TlsPendingConnection(reception, self),
+                lambda: TlsPendingConnection(acceptor, self),
                 self._connection,
                 ssl=context,
-                ssl_handshake_timeout=reception.handshake_timeout_s,
-                ssl_shutdown_timeout=TLS_GOODBYE_S,
+                ssl_handshake_timeout=acceptor.handshake_timeout_s,
+                ssl_shutdown_timeout=TLS_CLOSE_S,
             )
         elif self._must_be_tls:
-            self._log_violation("plain text where TLS is a must")
+            self._log_violation("a connection without TLS was refused")
         else:
-            protocols = await reception.protocols(speech)
+            protocols = await acceptor.protocols(wire_protocol)
             self.leave()
             self._is_handed_over = True
             await self._loop.connect_accepted_socket(
@@ -238,12 +235,12 @@ class PendingConnection:
             )
 
     def protocol(self, protocols: Callable[[Slot], asyncio.Protocol]) -> asyncio.Protocol:
-        """What speaks for the connection from now on, and has its slot."""
+        """The protocol that handles the connection from now on, and has its slot."""
         self._has_protocol = True
         return protocols(self.slot)
 
-    def _too_late(self) -> None:
-        self._log_violation(TOO_LATE)
+    def _handshake_timed_out(self) -> None:
+        self._log_violation(HANDSHAKE_TIMED_OUT)
         self.drop()
 
     def _evicted(self) -> None:
@@ -251,10 +248,10 @@ class PendingConnection:
         self.drop()
 
     def _log_violation(self, what: str) -> None:
-        self._reception.log_violation(what, self.address)
+        self._acceptor.log_violation(what, self.address)
 
     def drop(self) -> None:
-        """End the connection, however far it got."""
+        """Close the connection, whatever its state."""
         self.leave()
         if not self._has_protocol:
             self.slot.leave()
@@ -267,88 +264,88 @@ class PendingConnection:
             self._connection.close()
 
     def leave(self) -> None:
-        """It is known what the connection speaks, or it is gone."""
+        """The protocol of the connection is known, or the connection is closed."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._reception.waiting.discard(self)
+        self._acceptor.waiting.discard(self)
 
 
 class TlsPendingConnection(asyncio.Protocol):
-    """Where somebody stands who came through TLS and has not said what it speaks within."""
+    """A TLS connection whose inner protocol is not known yet."""
 
-    def __init__(self, reception: ConnectionAcceptor, visitor: PendingConnection) -> None:
-        self._reception = reception
-        self._visitor = visitor
+    def __init__(self, acceptor: ConnectionAcceptor, pending: PendingConnection) -> None:
+        self._acceptor = acceptor
+        self._pending = pending
         self._transport: asyncio.Transport | None = None
-        self._said = bytearray()
+        self._received = bytearray()
         self._entering: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not inherit from asyncio.Transport, but they are such.
-        self._transport = self._visitor.transport = cast(asyncio.Transport, transport)
-        self._visitor.slot.advanced()
-        if self._visitor not in self._reception.waiting:
-            self._transport.abort()  # The handshake ended in the moment of being too late.
+        # uvloop's transports do not inherit from asyncio.Transport, but have its interface.
+        self._transport = self._pending.transport = cast(asyncio.Transport, transport)
+        self._pending.slot.advanced()
+        if self._pending not in self._acceptor.waiting:
+            self._transport.abort()  # The handshake ended just after its deadline.
 
     def data_received(self, data: bytes) -> None:
-        self._said += data
+        self._received += data
         if self._entering is None and self._transport is not None:
             self._transport.pause_reading()
             self._entering = asyncio.get_running_loop().create_task(self._enter(self._transport))
             self._entering.add_done_callback(self._entered)
 
     async def _enter(self, transport: asyncio.Transport) -> None:
-        speech = self._reception.speech(self._said[0], is_secure=True)
-        protocols = await self._reception.protocols(speech)
-        self._visitor.leave()
+        wire_protocol = self._acceptor.detect_protocol(self._received[0], is_secure=True)
+        protocols = await self._acceptor.protocols(wire_protocol)
+        self._pending.leave()
         if transport.is_closing():
             return
-        protocol = self._visitor.protocol(protocols)
+        protocol = self._pending.protocol(protocols)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
-        protocol.data_received(bytes(self._said))
+        protocol.data_received(bytes(self._received))
 
     def _entered(self, entering: asyncio.Task[None]) -> None:
         self._entering = None
-        self._visitor.check(entering)
+        self._pending.check(entering)
         if self._transport is not None and not entering.cancelled() and entering.exception():
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._visitor.leave()
-        self._visitor.slot.leave()
-        self._transport = self._visitor.transport = None
+        self._pending.leave()
+        self._pending.slot.leave()
+        self._transport = self._pending.transport = None
 
 
 class Listener:
-    """One port that people come in by."""
+    """One listening port."""
 
     def __init__(
         self,
-        reception: ConnectionAcceptor,
+        acceptor: ConnectionAcceptor,
         listeners: list[socket.socket],
         *,
         must_be_tls: bool = False,
     ) -> None:
-        self._reception = reception
+        self._acceptor = acceptor
         self._listeners = listeners
         self._must_be_tls = must_be_tls
         self._loop = asyncio.get_running_loop()
-        self._rest: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
         self._waits_s: float | None = None
-        """Since when newcomers wait because strangers wait for the broker."""
+        """Since when new connections wait because others wait for the broker."""
         self.port: int = listeners[0].getsockname()[1]
         self._open()
 
     def _open(self) -> None:
-        self._rest = None
+        self._pause = None
         for listener in self._listeners:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        slots = self._reception.slots
+        slots = self._acceptor.slots
         if slots.is_behind and self._may_wait():
             return
         self._waits_s = None
@@ -359,37 +356,37 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._trouble(error)
+                self._accept_failed(error)
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._reception.accept(connection, must_be_tls=self._must_be_tls)
+            self._acceptor.accept(connection, must_be_tls=self._must_be_tls)
 
     def _may_wait(self) -> bool:
-        """Whether strangers can have another turn before one of them is evicted."""
+        """Whether unauthenticated connections get another turn before one of them is evicted."""
         now_s = self._loop.time()
         if self._waits_s is None:
             self._waits_s = now_s
         return now_s < self._waits_s + BEHIND_S_MAX
 
-    def _trouble(self, error: OSError) -> None:
-        """Without a descriptor for it the connection goes on waiting, and so do we."""
+    def _accept_failed(self, error: OSError) -> None:
+        """Without a file descriptor the connection keeps waiting, and the listener pauses."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             return
-        self._reception.log_violation("no descriptor is left for another connection", "")
-        self._reception.make_room()
+        self._acceptor.log_violation("no file descriptor is left for another connection", "")
+        self._acceptor.make_room()
         self._stop_accepting()
-        self._rest = self._loop.call_later(REST_S, self._open)
+        self._pause = self._loop.call_later(PAUSE_S, self._open)
 
     def _stop_accepting(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-            self._rest = None
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         for listener in self._listeners:
             self._loop.remove_reader(listener)
 
     def close(self) -> None:
-        """Accept nobody any more; who is inside stays."""
+        """Accept no more connections; open ones stay."""
         self._stop_accepting()
         for listener in self._listeners:
             listener.close()
@@ -397,7 +394,7 @@ class Listener:
 
 
 def _address_of(connection: socket.socket) -> str:
-    """Where a connection comes from; nothing is known of one that is gone already."""
+    """The client's address; empty for a connection that is closed already."""
     try:
         return str(connection.getpeername()[0])
     except (OSError, IndexError):
@@ -405,9 +402,9 @@ def _address_of(connection: socket.socket) -> str:
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of the host, all on one port; 0 takes a free one."""
+    """Listening sockets on every address of the host, all on one port; 0 chooses a free one."""
     if not 0 <= port <= PORT_MAX:
-        raise ConfigurationError(f"{port} is not a port", hint=f"Use a number from 0 to {PORT_MAX}")
+        raise ConfigurationError(f"Invalid port: {port}", hint=f"Use a number from 0 to {PORT_MAX}")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -426,7 +423,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             raise PortTaken(host=host, port=port) from error
         raise ConfigurationError(
             f"Port {port} of {host} cannot be opened: {error.strerror}",
-            hint="Choose another port, or another address",
+            hint="Use another port or another address",
         ) from error
     return listeners
 
@@ -448,24 +445,24 @@ def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 class ListenerSet:
-    """Some doors that lead to one place."""
+    """The listeners of one namespace, or of the administration."""
 
     def __init__(
         self,
-        reception: ConnectionAcceptor,
+        acceptor: ConnectionAcceptor,
         options: BrokerOptions,
         port: int,
         tls_port: int | None = None,
     ) -> None:
-        self.reception = reception
+        self.acceptor = acceptor
         self._options = options
-        self._doors: list[Listener] = []
+        self._listeners: list[Listener] = []
         self.port = port
-        """0 until it was opened for the first time, if a free one is wanted."""
+        """0, for a free port, until the listener was opened for the first time."""
         self.tls_port = tls_port
 
     async def open(self) -> None:
-        """Let people in; raises ConfigurationError when a port cannot be had."""
+        """Open the listeners; raises ConfigurationError when a port is not available."""
         host, is_tls_only = self._options.host, self._options.tls_only
         listeners = await bind(host, self.port)
         try:
@@ -474,32 +471,32 @@ class ListenerSet:
             for listener in listeners:
                 listener.close()
             raise
-        self._doors = [Listener(self.reception, listeners, must_be_tls=is_tls_only)]
-        self.port = self._doors[0].port
+        self._listeners = [Listener(self.acceptor, listeners, must_be_tls=is_tls_only)]
+        self.port = self._listeners[0].port
         if tls_listeners:
-            self._doors.append(Listener(self.reception, tls_listeners, must_be_tls=True))
-            self.tls_port = self._doors[1].port
+            self._listeners.append(Listener(self.acceptor, tls_listeners, must_be_tls=True))
+            self.tls_port = self._listeners[1].port
 
     def close_listeners(self) -> None:
-        """Let nobody in any more; who is inside stays."""
-        for door in self._doors:
-            door.close()
-        self._doors = []
+        """Accept no more connections; open ones stay."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
 
     async def close(self) -> None:
-        """Let nobody in, and send away who waits or speaks HTTP."""
+        """Accept no more connections, and close pending and HTTP ones."""
         self.close_listeners()
-        await self.reception.close()
+        await self.acceptor.close()
 
 
 def shown_host(host: str) -> str:
-    """The name of a host in a connection string: one that clients on this machine can use."""
+    """The host for a connection string that clients on this machine can use."""
     if host in ("127.0.0.1", "::1", "", "0.0.0.0", "::"):
         return "localhost"
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def entrance_of_namespace(
+def namespace_listeners(
     namespace: Namespace, tls: CertificateStore, port: int, tls_port: int | None
 ) -> ListenerSet:
     """AMQP and the administration protocol for one namespace."""
@@ -508,9 +505,9 @@ def entrance_of_namespace(
     def now_s() -> float:
         return namespace.now().monotonic_s
 
-    note, note_mistake = _notes(namespace.offences, now_s)
+    note, note_mistake = _notes(namespace.violations, now_s)
 
-    reception = ConnectionAcceptor(
+    acceptor = ConnectionAcceptor(
         tls=tls,
         http=HttpServer(
             request_timeout_s=options.limits.handshake_timeout_s,
@@ -524,22 +521,22 @@ def entrance_of_namespace(
         handshake_timeout_s=options.limits.handshake_timeout_s,
         tarpit_max=options.tarpit_max,
     )
-    entrance = ListenerSet(reception, options, port, tls_port)
-    namespace.stage.contact.guard(entrance)
-    return entrance
+    listeners = ListenerSet(acceptor, options, port, tls_port)
+    namespace.fault_effects.network.attach(listeners)
+    return listeners
 
 
 def _notes(
-    offences: ViolationLog, now_s: Callable[[], float]
+    violations: ViolationLog, now_s: Callable[[], float]
 ) -> tuple[Callable[[str, str], None], Callable[[Exception, str, bool], None]]:
-    """How an entrance tells its log what peers do wrong, and what they make go wrong."""
+    """The callbacks of listeners for violations of clients and for defects of the broker."""
 
     def note(what: str, address: str) -> None:
-        offences.note(what, now_s(), address=address)
+        violations.note(what, now_s(), address=address)
 
     def note_mistake(error: Exception, address: str, is_stranger: bool) -> None:
-        offences.note_mistake(
-            "a request could not be handled",
+        violations.note_mistake(
+            "an HTTP request could not be handled",
             error,
             now_s(),
             address=address,
@@ -555,15 +552,15 @@ def _slots(options: BrokerOptions) -> ConnectionSlots:
     )
 
 
-def entrance_of_administration(
+def administration_listeners(
     broker: Broker, make_application: Callable[[], Any], port: int
 ) -> ListenerSet:
-    """The HTTP side of a whole broker."""
+    """The administration of a whole broker."""
     options = broker.options
-    offences = ViolationLog("administration")
+    violations = ViolationLog("administration")
 
-    note, note_mistake = _notes(offences, time.monotonic)
-    reception = ConnectionAcceptor(
+    note, note_mistake = _notes(violations, time.monotonic)
+    acceptor = ConnectionAcceptor(
         tls=broker.tls,
         http=HttpServer(
             make_application,
@@ -578,18 +575,18 @@ def entrance_of_administration(
         handshake_timeout_s=options.limits.handshake_timeout_s,
         tarpit_max=options.tarpit_max,
     )
-    return ListenerSet(reception, options, port)
+    return ListenerSet(acceptor, options, port)
 
 
-def application_of(namespace: RunningNamespace) -> Any:
-    """What answers to HTTP on the ports of a namespace; imported when somebody speaks it."""
+def make_namespace_application(namespace: RunningNamespace) -> Any:
+    """The HTTP application on the ports of a namespace; imported for the first request."""
     from twinbus.broker.http.atom.application import namespace_application
 
     return namespace_application(namespace)
 
 
-def application_of_broker(broker: Broker) -> Any:
-    """What answers on the broker's own HTTP port."""
+def make_broker_application(broker: Broker) -> Any:
+    """The application of the broker's own HTTP port."""
     from twinbus.broker.http.json_api import admin_application
 
     return admin_application(broker)

@@ -1,21 +1,20 @@
-"""Evicted connections that stay open for a while, unserved, while a flood lasts.
+"""Evicted connections that stay open for a while, without service, during a flood.
 
-A client that dials anew whenever its connection ends makes a new connection for each one that is
-evicted. All of them wait in the listener's queue, which is first in, first out, and every new
-client waits behind them: with 5,000 such connections for three seconds. A connection that is kept
-open is not dialled anew.
+A client that reconnects at once makes a new connection for each one that is evicted. All of them
+wait in the listener's queue, which is first in, first out, and every new client waits behind them:
+three seconds with 5,000 such connections. A connection that is kept open is not replaced.
 
     evicted --few in a second, or not idle--> closed
        |
        +--- many ---> kept, with nothing but its descriptor --HOLD_S, and RELEASES_PER_S--> closed
 
-Rule 1: of a kept connection there is a descriptor and no other state. Nothing is read from it and
+Rule 1: a kept connection has a file descriptor and no other state. Nothing is read from it and
         nothing is written to it.
-Rule 2: what could be a client that goes on is closed at once, so that it can dial again: the first
-        evictions of a second (without a flood nothing is kept), a connection that took a step a
+Rule 2: what could be a working client is closed at once, so that it can reconnect: the first
+        evictions of a second (without a flood nothing is kept), a connection that made progress a
         moment ago, and one with bytes that wait to be read or for their turn.
 Rule 3: descriptors are bounded by the capacity. The oldest is closed for a newer one.
-Rule 4: they are closed slowly, so that those who dial anew do not come all at once.
+Rule 4: they are closed slowly, so that clients do not all reconnect at once.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from typing import Final
 
 __all__ = ["Tarpit", "has_unread"]
 
-# Evictions in a second that are no flood.
+# Evictions in a second that do not count as a flood.
 FREE_PER_S: Final = 32
 # Half of what a handshake may take.
 HOLD_S: Final = 5.0
 RELEASES_PER_S: Final = 1_000
-# A client takes its next step as soon as it has our answer, which it has in a turn or two. In a
+# A client makes its next step as soon as it has our response, which takes a turn or two. In a
 # flood of thousands in a second a connection that waits is evicted after a tenth of a second.
 IDLE_S_MIN: Final = 0.05
 TICK_S: Final = 0.1
-# Received bytes that the kernel keeps for a connection: as few as it takes.
+# Received bytes that the kernel keeps for a connection: the minimum.
 RECEIVE_BUFFER_BYTES: Final = 4_096
 
 
@@ -47,7 +46,7 @@ class Tarpit:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._kept: deque[tuple[float, int]] = deque()
-        """When each came, and its descriptor; the oldest first."""
+        """When each was added, and its descriptor; the oldest first."""
         self._second = 0
         self._count = 0
         self._tick: asyncio.TimerHandle | None = None
@@ -58,7 +57,7 @@ class Tarpit:
     def keep(self, connection: socket.socket, idle_s: float) -> None:
         """The connection is about to be closed by its owner; in a flood it stays open here.
 
-        ``idle_s`` is how long it has gone without a step of its handshake.
+        ``idle_s`` is the time since the last step of its handshake.
         """
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -70,7 +69,7 @@ class Tarpit:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             descriptor = os.dup(connection.fileno())
         except OSError:
-            return  # It is gone, or there is no descriptor for it: then it is closed.
+            return  # It is closed already, or there is no descriptor for it.
         while len(self._kept) >= self.capacity:
             self._release()
         self._kept.append((now_s, descriptor))
@@ -98,7 +97,7 @@ class Tarpit:
         os.close(self._kept.popleft()[1])
 
     def clear(self) -> bool:
-        """Close all of them; whether there were any."""
+        """Close all of them; returns whether there were any."""
         had_any = bool(self._kept)
         while self._kept:
             self._release()
@@ -113,4 +112,4 @@ def has_unread(connection: socket.socket) -> bool:
     try:
         return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except OSError:
-        return False  # There are none, or it is gone.
+        return False  # There are none, or the connection is closed.

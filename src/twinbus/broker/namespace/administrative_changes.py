@@ -1,16 +1,16 @@
 """Administrative changes of a namespace: they wait, are planned together, written, and applied.
 
-    submit() --> waiting --plan()--> one transaction --durable--> applied, callers told
+    submit() --> waiting --plan()--> one transaction --durable--> applied, callers notified
                     ^                      |
-                    +--- one by one <------+  the store says that an op breaks its rules
+                    +--- one by one <------+  the store refuses an op as invalid
 
-Rule 1: a change is planned when the transaction that takes it is put together, on the catalogue as
-        the transactions before left it. At most one is on its way, so no plan is ever out of date,
-        names need no reservation, and calls that come together share a commit.
+Rule 1: a change is planned when its transaction is put together, on the catalogue as the previous
+        transactions left it. At most one transaction is in progress, so no plan is ever out of
+        date, names need no reservation, and simultaneous calls share a commit.
 Rule 2: a call that is refused, by its plan or by a full disk, has changed nothing (rule M15).
-Rule 3: a store that refuses our ops as wrong says so before it writes anything. The messages of the
-        transaction are written without the changes, and each change is tried alone: the one that is
-        to blame fails, and nobody else hears of it.
+Rule 3: a store refuses invalid ops before it writes anything. The messages of the transaction are
+        then written without the changes, and each change is tried alone: only the invalid one
+        fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twinbus.errors import TwinbusError
 
 logger = logging.getLogger("twinbus.broker")
 
-# Calls that one transaction takes: far more than come together, few enough for one turn.
+# Calls of one transaction: far more than usually wait, and few enough for one turn.
 CHANGES_PER_COMMIT_MAX: Final = 256
 # How long calls are planned before others have their turn.
 PLANNING_TURN_S: Final = 0.001
@@ -37,11 +37,11 @@ class NamespaceChange(NamedTuple):
     """An administrative call that waits for its transaction."""
 
     plan: Callable[[Draft], object]
-    """Puts what the call wants into the draft, or raises why it cannot be."""
+    """Adds the change to the draft, or raises the error that refuses it."""
     done: Callable[[Exception | None], None]
-    """Is told, once, that the change holds and is on disk, or why it does not and is not."""
+    """Called once: with None when the change is on disk and applied, or with the error."""
     is_alone: bool = False
-    """The store refused a transaction that it was part of: it gets one of its own."""
+    """The store refused a transaction with this change: it gets a transaction of its own."""
 
 
 class PlannedChanges(NamedTuple):
@@ -69,7 +69,7 @@ class PendingChanges:
         self._waiting.append(change)
 
     def plan(self, draft: Draft) -> PlannedChanges:
-        """Plan what waits, and tell whoever is refused."""
+        """Plan the waiting calls, and notify those that are refused."""
         is_alone = bool(self._waiting) and self._waiting[0].is_alone
         count_max = 1 if is_alone else CHANGES_PER_COMMIT_MAX
         planned = PlannedChanges(draft, [], is_alone)
@@ -77,14 +77,14 @@ class PendingChanges:
         stop_s = time.monotonic() + PLANNING_TURN_S
         while self._waiting and count_max > 0 and self._waiting[0].is_alone is is_alone:
             change = self._waiting.popleft()
-            # A rule takes up to a millisecond to be compiled; the rest has the next transaction.
+            # Compiling a rule takes up to a millisecond; the rest waits for the next transaction.
             count_max = count_max - 1 if time.monotonic() < stop_s else 0
             trial = draft.fork()
             try:
                 change.plan(trial)
             except Exception as error:
                 if not isinstance(error, TwinbusError):
-                    logger.exception("an administrative change could not be planned")
+                    logger.exception("Administrative change could not be planned")
                 refused.append((change, error))
             else:
                 draft.merge(trial)
@@ -94,7 +94,7 @@ class PendingChanges:
         return planned
 
     def try_alone(self, planned: PlannedChanges) -> None:
-        """The store refused these together; they come first, each by itself."""
+        """The store refused these together; they come first, each in its own transaction."""
         alone = [change._replace(is_alone=True) for change in planned.changes]
         self._waiting.extendleft(reversed(alone))
 
@@ -120,7 +120,7 @@ class FutureCommit:
             self._done.set_exception(error)
 
     def finish(self, error: Exception | None) -> None:
-        """The same of an administrative change."""
+        """The same for an administrative change."""
         if error is None:
             self.stored(range(0))
         else:

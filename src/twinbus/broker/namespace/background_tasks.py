@@ -1,19 +1,17 @@
-"""What entities do by themselves, such as their deletion when they are idle.
-
-Entities that go when nobody needs them any more (auto-delete on idle, rule M3).
+"""The background tasks of a namespace, and auto-delete on idle (rule M3).
 
 An entity is in use while a link to it is open (sending, receiving, management; of a topic, also to
 its subscriptions), or while it has scheduled messages. It was used when a link was opened since the
-last look, when it was changed, or when something was sent to it; what a topic passes on to a
-subscription is no use of that subscription, as in Azure.
+last check, when it was changed, or when something was sent to it; a message that a topic passes on
+does not count as use of the subscription, as in Azure.
 
-Who looks after entities and links, without a peer that asks: forwarding, and idle ones.
-
-Rule 1: never too early. A look that finds an entity used, or in use until just now, starts its time
-        anew; so it goes between one and one and a quarter of its time after its last use.
-Rule 2: looks cost nothing while no entity wants them. Links are counted by path as they come and
-        go, so that a look costs what the entities cost that want it, a few hundred at a time.
-Rule 3: a restart starts everybody's time anew, and so does a deletion that the disk refused.
+Rule 1: never too early. A check that finds an entity used, or in use until just now, restarts its
+        idle time; so it is deleted between 1 and 1.25 times its idle time after its last use.
+Rule 2: checks cost nothing while no entity has auto-delete on idle. Links are counted by path as
+        they open and close, so that a check costs in proportion to the entities with auto-delete
+        on idle, a few hundred at a time.
+Rule 3: a restart of the broker restarts all idle times, and a deletion that the disk refused
+        restarts that of its entity.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("twinbus.broker")
 
-# A look goes over all links: often enough for a test with one second, seldom for five minutes.
-LOOK_S_MIN = 0.2
-LOOK_S_MAX = 30.0
-LOOKS_PER_IDLE_TIME = 4
-# Entities that are looked at before others have their turn.
-LOOKED_AT_ONCE = 256
+# Between two checks: short enough for a test with one second, long for five minutes.
+CHECK_S_MIN = 0.2
+CHECK_S_MAX = 30.0
+CHECKS_PER_IDLE_TIME = 4
+# Entities that are checked before others have their turn.
+CHECKED_PER_TURN = 256
 
 
 class _Watched:
-    """What is known about one entity."""
+    """The last observed use of one entity."""
 
     def __init__(self, marks: object, now_s: float) -> None:
         self.marks = marks
@@ -53,7 +51,7 @@ class _Watched:
 
 
 class AutoDelete:
-    """Watches the entities of one namespace that want to be deleted when idle."""
+    """Deletes the idle entities of one namespace that have auto-delete on idle."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -62,7 +60,7 @@ class AutoDelete:
         self._is_stopped = False
 
     def entity_changed(self, entity: Queue) -> None:
-        """An entity was made, changed or deleted: its time starts anew, or ends."""
+        """An entity was created, changed or deleted: its idle time restarts, or ends."""
         if entity.is_deleted or entity.description.auto_delete_on_idle_ms is None:
             self._watched.pop(entity, None)
         else:
@@ -82,15 +80,15 @@ class AutoDelete:
             self._timer = None
         if self._watched:
             shortest_s = min(map(_idle_s, self._watched))
-            pause_s = min(max(shortest_s / LOOKS_PER_IDLE_TIME, LOOK_S_MIN), LOOK_S_MAX)
-            self._timer = self._namespace.call_later(pause_s, self.look)
+            pause_s = min(max(shortest_s / CHECKS_PER_IDLE_TIME, CHECK_S_MIN), CHECK_S_MAX)
+            self._timer = self._namespace.call_later(pause_s, self.check)
 
-    def look(self) -> None:
-        """Note who is in use; delete who was not for long enough."""
-        self._look_at_some(iter(list(self._watched)))
+    def check(self) -> None:
+        """Note which entities are in use; delete those that were idle for long enough."""
+        self._check_some(iter(list(self._watched)))
 
-    def _look_at_some(self, entities: Iterator[Queue]) -> None:
-        for entity in islice(entities, LOOKED_AT_ONCE):
+    def _check_some(self, entities: Iterator[Queue]) -> None:
+        for entity in islice(entities, CHECKED_PER_TURN):
             watched = self._watched.get(entity)
             if watched is None:
                 continue
@@ -104,7 +102,7 @@ class AutoDelete:
             watched.was_in_use, watched.marks = is_in_use, marks
         rest = list(entities)
         if rest and not self._is_stopped:
-            self._namespace.call_later(0, partial(self._look_at_some, iter(rest)))
+            self._namespace.call_later(0, partial(self._check_some, iter(rest)))
         else:
             self._set_timer()
 
@@ -118,10 +116,12 @@ class AutoDelete:
 
         def finished(error: Exception | None) -> None:
             if error is None:
-                logger.info("namespace %s: the %s %s is deleted: idle", name, kind, path)
+                logger.info("Namespace %s: the idle %s %s was deleted", name, kind, path)
                 return
-            # It is there as before, and its time starts anew.
-            logger.warning("namespace %s: the %s %s is idle: %s", name, kind, path, error)
+            # It still exists, and its idle time restarts.
+            logger.warning(
+                "Namespace %s: the idle %s %s could not be deleted: %s", name, kind, path, error
+            )
             if self._namespace.failure is None and not self._is_stopped:
                 self.entity_changed(entity)
 
@@ -133,8 +133,8 @@ def _idle_s(entity: Queue) -> float:
 
 
 def entities_kept_by(link_path: str) -> Iterator[str]:
-    """The paths of the entities that a link keeps: where it leads, the entity to which that node
-    belongs, and of a subscription the topic, too."""
+    """The paths of the entities that a link keeps in use: its own node, the entity to which that
+    node belongs, and for a subscription the topic, too."""
     yield link_path
     at = link_path.find("/")
     while at >= 0:
@@ -144,7 +144,7 @@ def entities_kept_by(link_path: str) -> Iterator[str]:
 
 
 def _marks(entity: Queue) -> object:
-    """What is different after somebody used the entity, however shortly."""
+    """A value that differs after any use of the entity, however short."""
     machines = [entity, *([] if entity.dead_letters is None else [entity.dead_letters])]
     if isinstance(entity, Topic):
         machines += entity.subscriptions.values()
@@ -155,26 +155,26 @@ def _marks(entity: Queue) -> object:
 
 
 class BackgroundTasks:
-    """The caretakers of one namespace."""
+    """The background tasks of one namespace: forwarding, auto-delete on idle, idle links."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._forwarding = Forwarding(namespace)
-        self._idleness = AutoDelete(namespace)
+        self._auto_delete = AutoDelete(namespace)
         idle_s = namespace.options.idle_detach_s
         self._idle_links = None if idle_s is None else IdleLinks(namespace, idle_s)
         for entity in namespace.catalogue.entities():
             self.entity_changed(entity)
 
     def entity_changed(self, entity: Queue) -> None:
-        """An entity was made, changed or deleted."""
+        """An entity was created, changed or deleted."""
         self._forwarding.entity_changed(entity)
-        self._idleness.entity_changed(entity)
+        self._auto_delete.entity_changed(entity)
 
     def clock_moved(self) -> None:
-        self._idleness.look()
+        self._auto_delete.check()
 
     def stop(self) -> None:
         self._forwarding.stop()
-        self._idleness.stop()
+        self._auto_delete.stop()
         if self._idle_links is not None:
             self._idle_links.stop()

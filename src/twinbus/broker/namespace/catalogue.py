@@ -1,16 +1,16 @@
-"""The entities of a namespace by name: as values (catalogue_plan.py), and as machines.
+"""The entities of a namespace by name: as values (catalogue_plan.py), and as state machines.
 
-A queue and a subscription are two machines each, itself and its dead-letter queue; a topic is one.
-Each is a row of the store, made and deleted in one transaction. Ids are never used again.
+A queue and a subscription are two state machines each, itself and its dead-letter queue; a topic is
+one. Each is a row of the store, created and deleted in one transaction. Ids are never used again.
 
-    plan() --> draft --written--> apply(draft): machines go, come and change
+    plan() --> draft --written--> apply(draft): machines are removed, created and changed
 
-Rule 1: an entity is there once it is on disk, and goes once it is gone there: machines follow the
-        values, and the values follow the disk (rule M15).
-Rule 2: rules are rows of their own (catalogue_plan.py); a subscription lives and dies with its
-        topic, a rule with its subscription.
+Rule 1: an entity exists once it is on disk, and is removed once it is removed there: the machines
+        follow the values, and the values follow the disk (rule M15).
+Rule 2: rules are rows of their own (catalogue_plan.py); a subscription is deleted with its topic, a
+        rule with its subscription.
 Rule 3: a store whose rows do not belong together is refused with a sentence. A forward whose target
-        is gone is no such thing: its messages wait.
+        was deleted is allowed: its messages wait.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Applied:
 
     removed: list[Queue] = field(default_factory=list)
     """Subscriptions before their topic."""
-    made: list[Queue] = field(default_factory=list)
+    created: list[Queue] = field(default_factory=list)
     updated: list[Queue] = field(default_factory=list)
     """Those that are described differently now."""
     ends_rights: bool = False
-    """Some of these have other access rules, or forward to elsewhere."""
+    """Some of these have other access rules, or another forward."""
 
 
 class Catalogue:
@@ -94,7 +94,7 @@ class Catalogue:
     # -- finding --------------------------------------------------------------------------
 
     def find(self, path: str, sub_queue: str | None = None) -> Queue | None:
-        """The machine behind a canonical path and sub-queue."""
+        """The state machine of a canonical path and sub-queue."""
         queue = self._machines.get(path)
         if queue is None or sub_queue is None:
             return queue
@@ -113,7 +113,7 @@ class Catalogue:
         return [self._machines[path] for path in sorted(self._machines)]
 
     def machines(self) -> Iterator[Queue]:
-        """Everything that holds messages: the entities and their dead-letter queues."""
+        """All state machines with messages: the entities and their dead-letter queues."""
         for queue in self._machines.values():
             yield queue
             if queue.dead_letters is not None:
@@ -126,14 +126,14 @@ class Catalogue:
         return Draft(self.entries, self._next_id, self._missing, self._forwarding)
 
     def apply(self, draft: Draft) -> Applied:
-        """What the draft says is on disk: from now on it holds."""
+        """The draft is on disk: apply it to the machines."""
         applied = Applied()
         for _step in self.apply_in_steps(draft, applied):
             pass
         return applied
 
     def apply_in_steps(self, draft: Draft, applied: Applied) -> Iterator[None]:
-        """What the draft says is on disk: after the last step it holds.
+        """The draft is on disk: after the last step it is applied to the machines.
 
         There is a step for each entity; what was done so far is in ``applied``.
         """
@@ -158,7 +158,7 @@ class Catalogue:
             if new is not None and (old is None or old.queue_id != new.queue_id)
         ]
         for entry in sorted(fresh, key=_topics_first):
-            applied.made.append(self._make(entry))
+            applied.created.append(self._make(entry))
             yield
         for path, old, new in changed:
             if old is None or new is None or old.queue_id != new.queue_id:
@@ -170,14 +170,14 @@ class Catalogue:
         self._next_id = draft.next_id
 
     def _forget_rules(self, path: str) -> Iterator[None]:
-        """The rules of a subscription that goes, a few in each step."""
+        """Remove the rules of a deleted subscription, a few in each step."""
         queue = self._machines[path]
         if isinstance(queue, Subscription):
             keys = list(queue.rule_ids)
             while keys:
                 if len(keys) % RULES_IN_STEP == 0:
                     yield
-                # Each goes by itself: to free a hundred thousand texts at once takes long, too.
+                # One at a time: to free a hundred thousand texts at once takes long, too.
                 queue.topic.remove_rule(queue, keys.pop())
 
     def _remove(self, path: str) -> Queue:
@@ -228,7 +228,7 @@ class Catalogue:
 
 
 def _update(queue: Queue, old: Entry, new: Entry, rule_keys: Iterable[str]) -> bool:
-    """Have a machine follow its entry; whether it is described differently now.
+    """Apply a changed entry to its machine; returns whether its description has changed.
 
     ``rule_keys`` are the rules that may have changed, of a hundred thousand.
     """
@@ -236,7 +236,7 @@ def _update(queue: Queue, old: Entry, new: Entry, rule_keys: Iterable[str]) -> b
         changed = [(key, old.rules.get(key), new.rules.get(key)) for key in rule_keys]
         for key, before, after in changed:
             if before is not None and (after is None or after.rule_id != before.rule_id):
-                # One that was made anew under its name comes last, as after a restart.
+                # A rule that was created again under its name comes last, as after a restart.
                 queue.topic.remove_rule(queue, key)
         for _key, before, after in changed:
             if after is not None and after is not before:
@@ -267,7 +267,7 @@ def _topics_first(entry: Entry) -> bool:
 
 
 def _missing_targets(entries: Mapping[str, Entry]) -> frozenset[str]:
-    """Where entities forward to that are gone. Older versions left such forwards as they were."""
+    """Targets of forwards that do not exist. Older versions did not remove such forwards."""
     targets = (path for entry in entries.values() for path in targets_of(entry.description))
     return frozenset(path for path in targets if path not in entries)
 
@@ -277,7 +277,7 @@ def _entries(recovered: Recovered) -> dict[str, Entry]:
     rows = {row.path: row for row in recovered.entities}
     for row in recovered.entities:
         if row.kind not in _KINDS:
-            raise _unfit(recovered, f"{row.path!r} is of the unknown kind {row.kind!r}", row)
+            raise _unfit(recovered, f"{row.path!r} has the unknown kind {row.kind!r}", row)
     entries: dict[str, Entry] = {}
     for kind in _RECOVERED_IN_ORDER:
         for row in recovered.entities:
@@ -290,7 +290,7 @@ def _entries(recovered: Recovered) -> dict[str, Entry]:
         elif row.kind == KIND_DEAD_LETTER:
             owner = entries.get(row.path.removesuffix(DEAD_LETTER_SUFFIX))
             if owner is None or owner.dead_id != row.queue_id:
-                raise _unfit(recovered, f"{row.path!r} belongs to no entity", row)
+                raise _unfit(recovered, f"{row.path!r} does not belong to an entity", row)
     for path, known in rules.items():
         entries[path] = entries[path]._replace(rules=known)
     return entries
@@ -304,7 +304,8 @@ def _add_entry(
     except ConfigurationError as error:
         raise _unfit(recovered, f"{row.path!r} cannot be read: {error.sentence}", row) from error
     if description.path != row.path:
-        raise _unfit(recovered, f"{row.path!r} is described as {description.path!r}", row)
+        detail = f"{row.path!r} has the description of {description.path!r}"
+        raise _unfit(recovered, detail, row)
     dead = rows.get(row.path + DEAD_LETTER_SUFFIX)
     if isinstance(description, TopicDescription):
         dead = None

@@ -1,26 +1,23 @@
-"""The catalogue as values, changes planned on them, and rules as rows.
-
-The rules of subscriptions as rows of the store.
-
-A rule is an entity without messages: ``<topic>/subscriptions/<name>/rules/<rule>``. It takes an id
-like every other, because the store knows entities by nothing else, and it is a row of its own, so
-that adding one does not write the others again.
-
-The catalogue as values, and administrative changes planned on them.
+"""The catalogue as values, administrative changes planned on them, and rules as rows.
 
     entries + call --Draft--> refusal (an error, and nothing else)
-                          \\--> entries as they will be, and what must be written first
+                          \\--> the entries after the change, and the ops to write first
 
-Rule 1: a plan touches no machine, no clock and no disk. Whoever has one writes its ops and applies
-        it (catalogue.py) when they are durable; if they are refused it throws the plan away, and
+A rule of a subscription is an entity without messages, with the path
+``<topic>/subscriptions/<name>/rules/<rule>``. It has an id like every other entity, because the
+store identifies entities by id, and it is a row of its own, so that adding one does not write the
+others again.
+
+Rule 1: a plan uses no machine, no clock and no disk. The caller writes its ops and applies it
+        (catalogue.py) when they are durable; if they are refused the caller drops the plan, and
         nothing has changed (rule M15).
-Rule 2: everything that can be refused is refused here: names that are taken, forwards that lead
-        nowhere, rules that cannot be compiled or are one too many. Applying a plan never fails.
-Rule 3: a path belongs to one entity: a queue and a topic cannot share one. A subscription lives and
-        dies with its topic, a rule with its subscription. A forward ends with its target: another
-        entity of that name is not the one that messages were allowed to go to (rule M14).
-Rule 4: the calls of one transaction are planned one after the other: each sees what those before it
-        will have done, and a refused one leaves no trace.
+Rule 2: everything that can be refused is refused here: names that exist, forwards without a target,
+        rules that cannot be compiled or are one too many. Applying a plan never fails.
+Rule 3: a path belongs to one entity: a queue and a topic cannot share one. A subscription is
+        deleted with its topic, a rule with its subscription. A forward is removed with its target:
+        a new entity of that name is not the one that was allowed as target (rule M14).
+Rule 4: the calls of one transaction are planned one after the other: each sees the results of those
+        before it, and a refused one has no effect.
 """
 
 from __future__ import annotations
@@ -83,8 +80,8 @@ def find_rule(subscription: Subscription, name: str) -> RuleDescription:
     if rule is not None:
         return rule
     raise ConfigurationError(
-        f"The subscription {subscription.description.display_path!r} has no rule {name[:60]!a}",
-        hint="List its rules to see which it has",
+        f"Rule {name[:60]!a} not found in subscription {subscription.description.display_path!r}",
+        hint="List its rules",
     )
 
 
@@ -101,10 +98,10 @@ def rule_row(subscription_path: str, rule: RuleDescription, rule_id: int) -> Ent
 
 KIND_DEAD_LETTER: Final = "dead-letter"
 DEAD_LETTER_SUFFIX: Final = "/$deadletterqueue"
-# As in Azure. A key with Manage on one topic can make them, and each takes 15 KB. A message
+# As in Azure. A key with Manage on one topic can create them, and each takes 15 KB. A message
 # may have a copy for each, and all copies are one transaction.
 SUBSCRIPTIONS_MAX: Final = 2_000
-# Rules that are written down, or freed, in one step.
+# Rules that are written, or freed, in one step.
 RULES_IN_STEP: Final = 512
 
 
@@ -139,13 +136,13 @@ class Entry(NamedTuple):
 
 
 class RemovedRules(NamedTuple):
-    """The rules of a subscription that goes: there may be a hundred thousand."""
+    """The rules of a deleted subscription: there may be a hundred thousand."""
 
     rules: dict[str, StoredRule]
 
 
 class Draft:
-    """The catalogue as it will be, and the ops that make it so on disk."""
+    """The catalogue after the planned changes, and the ops that write them."""
 
     def __init__(
         self,
@@ -154,14 +151,14 @@ class Draft:
         missing: frozenset[str],
         forwarding: Collection[str],
     ) -> None:
-        """``missing`` are paths that something may forward to although nothing is there;
-        ``forwarding`` are those of the entries that forward."""
+        """``missing`` are targets of forwards that do not exist; ``forwarding`` are the paths of
+        the entries that forward."""
         self._entries = entries
         self._missing = missing
         self._forwarding = forwarding
         self._parent: Draft | None = None
         self.changed: dict[str, Entry | None] = {}
-        """What is different from the entries; None is gone."""
+        """What differs from the entries; None is deleted."""
         self.changed_rules: dict[str, dict[str, None]] = {}
         """Which rules of a subscription, by their keys, were added, changed or removed."""
         self.ops: list[Op | RemovedRules] = []
@@ -169,7 +166,7 @@ class Draft:
         self.next_id = next_id
 
     def fork(self) -> Draft:
-        """A draft for one more call; ``merge`` it, or forget it if the call is refused."""
+        """A draft for one more call; ``merge`` it, or drop it if the call is refused."""
         child = Draft(self._entries, self.next_id, self._missing, self._forwarding)
         child._parent = self
         return child
@@ -179,14 +176,14 @@ class Draft:
         for path, keys in child.changed_rules.items():
             known = self.changed_rules.setdefault(path, {})
             for key in keys:
-                known.pop(key, None)  # One that is made anew comes last.
+                known.pop(key, None)  # One that is created again comes last.
                 known[key] = None
         self.ops += child.ops
         self.removed_rule_count += child.removed_rule_count
         self.next_id = child.next_id
 
     def write_down(self, ops: list[Op]) -> Iterator[int]:
-        """Put the ops into ``ops``, in order; a step says how many it has put there."""
+        """Append the ops to ``ops``, in order; each step yields how many it has appended."""
         for op in self.ops:
             if isinstance(op, RemovedRules):
                 rules = iter(op.rules.values())
@@ -197,10 +194,10 @@ class Draft:
                 ops.append(op)
         yield len(self.ops)
 
-    def let_go(self) -> Iterator[int]:
-        """Free the rules of subscriptions that are gone: at once it takes a tenth of a second.
+    def free_rules(self) -> Iterator[int]:
+        """Free the rules of deleted subscriptions: all at once would take a tenth of a second.
 
-        A step says how many it has freed. Only the draft has them by then.
+        Each step yields how many it has freed. Only the draft has them by then.
         """
         for op in self.ops:
             if isinstance(op, RemovedRules):
@@ -210,7 +207,7 @@ class Draft:
                         op.rules.popitem()
                     yield count
 
-    # -- looking --------------------------------------------------------------------------
+    # -- finding --------------------------------------------------------------------------
 
     def find(self, path: str) -> Entry | None:
         if path in self.changed:
@@ -228,11 +225,11 @@ class Draft:
                 yield entry
 
     def expect(self, queue_id: int, description: QueueDescription) -> Entry:
-        """The entry of an entity that the caller has seen; it may have gone meanwhile."""
+        """The entry of an entity that the caller has found; it may have been deleted since."""
         entry = self.find(description.path)
         if entry is None or entry.queue_id != queue_id:
             raise ConfigurationError(
-                f"The {description.kind} {description.path!r} was deleted meanwhile"
+                f"The {description.kind} {description.path!r} no longer exists"
             )
         return entry
 
@@ -244,7 +241,7 @@ class Draft:
         rules: Sequence[RuleDescription] | None,
         at_ms: int,
     ) -> Entry:
-        """A new entity. ``rules`` are for a subscription; None lets every message in."""
+        """A new entity. ``rules`` are for a subscription; None accepts every message."""
         existing = self.find(description.path)
         if existing is not None:
             raise EntityExists(kind=existing.description.kind, path=description.path)
@@ -264,20 +261,20 @@ class Draft:
         rules: Sequence[RuleDescription] | None,
         at_ms: int,
     ) -> None:
-        """Create an entity unless it is there; one of another kind must not be."""
+        """Create an entity unless it exists; one of another kind must not exist."""
         existing = self.find(description.path)
         if existing is None:
             self.create(description, rules, at_ms)
         elif existing.description.kind != description.kind:
             raise ConfigurationError(
                 f"{description.path!r} is a {existing.description.kind}, not a {description.kind}",
-                hint="Choose another name, or delete the other one",
+                hint=f"Use another name, or delete the {existing.description.kind}",
             )
 
     def update(
         self, queue_id: int, old: QueueDescription, description: QueueDescription, at_ms: int
     ) -> None:
-        """An entity that the caller knows under an older description is described so."""
+        """Change the description of an entity; ``old`` is the one that the caller has seen."""
         entry = self.expect(queue_id, old)
         made_at_ms = entry.description.created_at_ms
         described = replace(description, created_at_ms=made_at_ms, updated_at_ms=at_ms)
@@ -287,9 +284,9 @@ class Draft:
         self.changed[described.path] = entry._replace(description=described)
 
     def delete(self, queue_id: int, path: str) -> None:
-        """An entity and everything in it; nothing if it is gone already.
+        """Delete an entity and everything in it; nothing if it is deleted already.
 
-        Another one under its path is not what the caller has seen, and stays.
+        Another entity with its path is not the one that the caller has seen, and stays.
         """
         entry = self.find(path)
         if entry is None:
@@ -313,10 +310,10 @@ class Draft:
                 self.changed[described.path] = source._replace(description=described)
 
     def reset(self, *, keep_entities: bool, at_ms: int) -> int:
-        """Everything goes; entities that are kept are made anew with other ids.
+        """Delete everything; entities that are kept are created again with other ids.
 
-        A kept one is described as it was, also if it forwards to an entity that is gone: nobody
-        asks for anything new. How many entities there were.
+        A kept one has the same description, also if the target of its forward does not exist: the
+        forward is not new. Returns how many entities there were.
         """
         entries = sorted(self.entries(), key=_topics_first)
         for entry in entries:
@@ -335,7 +332,7 @@ class Draft:
             check_forwarding(description, (*targets, *sources))
 
     def _sources(self) -> list[Entry]:
-        """The entities that forward. Of thousands there are few, so they are not looked for."""
+        """The entities that forward. They are few of thousands, so they are tracked by path."""
         found: dict[str, Entry] = {}
         for path in (*self._forwarding, *self._changed_paths()):
             entry = self.find(path)
@@ -393,8 +390,7 @@ class Draft:
         topic = self.find(description.topic_path)
         if topic is None or not isinstance(topic.description, TopicDescription):
             raise ConfigurationError(
-                f"There is no topic {description.topic_path!r} for the subscription "
-                f"{description.name!r}",
+                f"Topic {description.topic_path!r} not found for subscription {description.name!r}",
                 hint="Create the topic first",
             )
         return topic
@@ -410,7 +406,7 @@ class Draft:
         if self.next_id > QUEUE_ID_MAX:
             raise ConfigurationError(
                 f"This namespace has used all of its {QUEUE_ID_MAX} entity numbers",
-                hint="Move to a new namespace",
+                hint="Use a new namespace",
             )
         self.next_id += 1
         return self.next_id - 1
@@ -432,7 +428,7 @@ class Draft:
     def replace_rule(
         self, queue_id: int, description: QueueDescription, rule: RuleDescription
     ) -> RuleDescription:
-        """Another rule of the same name, at its place and with its age."""
+        """Replace a rule by another of the same name, with its position and creation time."""
         entry = self.expect(queue_id, description)
         old = _find_rule(entry, rule.name)
         rule = replace(rule, created_at_ms=old.description.created_at_ms)
@@ -481,9 +477,9 @@ def _topics_first(entry: Entry) -> tuple[bool, str]:
 def _check_count(topic: Entry) -> None:
     if len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
         raise ConfigurationError(
-            f"The topic {topic.description.display_path!r} has {SUBSCRIPTIONS_MAX} subscriptions, "
-            "which is as many as it may have",
-            hint="Delete some first",
+            f"The topic {topic.description.display_path!r} has reached the limit of "
+            f"{SUBSCRIPTIONS_MAX} subscriptions",
+            hint="Delete a subscription first",
         )
 
 
@@ -492,8 +488,8 @@ def _check_is_free(
 ) -> None:
     if rule.key in rules:
         raise ConfigurationError(
-            f"The subscription {description.display_path!r} has a rule {rule.name!r} already",
-            hint="Choose another name, or update that one",
+            f"Rule {rule.name!r} already exists in subscription {description.display_path!r}",
+            hint="Use another name, or update the rule",
         )
 
 
@@ -501,8 +497,8 @@ def _find_rule(entry: Entry, name: str) -> StoredRule:
     stored = entry.rules.get(name.lower())
     if stored is None:
         raise ConfigurationError(
-            f"The subscription {entry.description.display_path!r} has no rule {name[:60]!a}",
-            hint="List its rules to see which it has",
+            f"Rule {name[:60]!a} not found in subscription {entry.description.display_path!r}",
+            hint="List its rules",
         )
     return stored
 

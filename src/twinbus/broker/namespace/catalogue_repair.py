@@ -1,13 +1,13 @@
-"""Do the entities of a store make a namespace? What does not fit is said, and made to fit.
+"""Repair of a catalogue: checks that the entities of a store fit together, and corrects them.
 
     read descriptions -> pair dead letters -> name what has no entity -> one entity to a path
     -> topics for subscriptions -> rules -> forwards
 
-Rule 1: no message is dropped. An entity that holds some keeps its path, or gets the path
+Rule 1: no message is dropped. An entity with messages keeps its path, or gets the path
         ``<path>-recovered-<number>`` where another one has it.
-Rule 2: of several entities with one path the one with messages stays, of several with messages the
-        first that was made; empty ones are dropped.
-Rule 3: an entity whose description is lost gets default properties; its messages keep everything.
+Rule 2: of several entities with one path the one with messages keeps it, of several with messages
+        the first that was created; empty ones are dropped.
+Rule 3: an entity whose description is lost gets default properties; its messages are unchanged.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_chunk(blob: bytes, count: int) -> ChunkFacts:
 
 
 class _Entity:
-    """A queue, topic or subscription on its way into the new catalogue."""
+    """A queue, topic or subscription of the new catalogue."""
 
     def __init__(self, queue_id: int, description: QueueDescription) -> None:
         self.queue_id = queue_id
@@ -83,7 +83,7 @@ class _Entity:
 
 
 class _Forwards:
-    """The entities of a namespace with those of their forwards that are known to be good."""
+    """The entities of a namespace with those of their forwards that were checked."""
 
     def __init__(self, descriptions: list[QueueDescription]) -> None:
         self.known = {each.path: without_forwards(each, targets_of(each)) for each in descriptions}
@@ -100,8 +100,8 @@ class _Forwards:
             self._sources[target].append(description.path)
 
     def connected_to(self, description: QueueDescription) -> list[QueueDescription]:
-        """What comes before and behind an entity. New forwards of it change no other way, and a
-        namespace with thousands of entities would be walked through for each of them."""
+        """The entities before and behind an entity. Its forwards affect only these, and a check of
+        a whole namespace with thousands of entities for each of them would take long."""
         behind = self._reached(targets_of(description), self._following)
         behind |= self._reached(self._subscriptions.get(description.path, ()), self._following)
         before = self._reached(self._sources.get(description.path, ()), self._preceding)
@@ -133,21 +133,21 @@ class _CatalogueRepair:
         self._orphans = set(rows.orphans)
         self._entities: list[_Entity] = []
         self._paths: set[str] = set()
-        """Those of the entities while dead letters look for theirs."""
+        """The paths of the entities, while dead letters are assigned to them."""
         self._dead: dict[int, str] = {}
         self._rules: list[EntityRow] = []
         self._old_ids = {row.queue_id for row in (*rows.entities, *rows.unsealed)}
 
     def plan(self) -> CataloguePlan:
         for row in self._rows.unsealed:
-            self._say(
+            self._report(
                 FindingKind.ENTITY_UNREADABLE,
                 f"The row of the entity {row.path!r} does not match its checksum.",
-                "It is kept as it can be read; check its properties.",
+                "It is kept as far as it is readable; check its properties.",
                 row.path,
             )
         for row in sorted([*self._rows.entities, *self._rows.unsealed], key=lambda r: r.queue_id):
-            self._sort_in(row)
+            self._classify(row)
         self._orphans -= self._old_ids
         self._pair_dead_letters()
         self._name_orphans()
@@ -159,7 +159,7 @@ class _CatalogueRepair:
         self._write()
         return self._plan
 
-    def _say(
+    def _report(
         self,
         kind: FindingKind,
         sentence: str,
@@ -180,7 +180,7 @@ class _CatalogueRepair:
 
     # -- reading --------------------------------------------------------------------------
 
-    def _sort_in(self, row: EntityRow) -> None:
+    def _classify(self, row: EntityRow) -> None:
         if row.kind == KIND_DEAD_LETTER:
             self._dead[row.queue_id] = row.path
         elif row.kind == KIND_RULE:
@@ -199,7 +199,7 @@ class _CatalogueRepair:
             reason = "names another path"
         except (TwinbusError, ValueError, TypeError, RecursionError):
             reason = "cannot be read"
-        self._say(
+        self._report(
             FindingKind.ENTITY_UNREADABLE,
             f"The description of the {row.kind} {row.path!r} {reason}.",
             "It gets default properties; its messages are kept.",
@@ -216,12 +216,12 @@ class _CatalogueRepair:
 
     def _unknown(self, row: EntityRow) -> None:
         holds = self._rows.contents.get(row.queue_id, 0)
-        self._say(
+        self._report(
             FindingKind.ENTITY_UNREADABLE,
-            f"The entity {row.path!r} is of the unknown kind {row.kind[:40]!r}.",
+            f"The entity {row.path!r} has the unknown kind {row.kind[:40]!r}.",
             "It becomes a queue, because it holds messages."
             if holds
-            else "It is dropped: it is empty.",
+            else "It is empty and is dropped.",
             row.path,
         )
         if holds:
@@ -233,7 +233,7 @@ class _CatalogueRepair:
     # -- dead letters ---------------------------------------------------------------------
 
     def _pair_dead_letters(self) -> None:
-        """An entity and its dead letters are made together, with numbers in a row."""
+        """An entity and its dead letters are created together, with consecutive numbers."""
         owners = [each for each in self._entities if each.description.gives_messages]
         for entity in owners:
             if self._dead.get(entity.queue_id + 1) == entity.path + DEAD_LETTER_SUFFIX:
@@ -252,30 +252,30 @@ class _CatalogueRepair:
             self._adopt(dead_id, path.removesuffix(DEAD_LETTER_SUFFIX))
 
     def _adopt(self, dead_id: int, owner_path: str) -> None:
-        """Dead letters without their owner: it is made again, or they are dropped when empty."""
+        """Dead letters without their owner: it is created, or they are dropped when empty."""
         has_owner = owner_path in self._paths
         holds = self._rows.contents.get(dead_id, 0)
-        sentence = f"{owner_path!r} is missing, and its dead-letter queue is there."
+        sentence = f"{owner_path!r} is missing, but its dead-letter queue exists."
         if has_owner:
             sentence = f"{owner_path!r} has two dead-letter queues."
         if dead_id - 1 in self._orphans and not has_owner:
             self._orphans.discard(dead_id - 1)
-            entity = self._made(dead_id - 1, owner_path, dead_id)
-            repair = f"The {entity.description.kind} {entity.path!r} is made again with default "
+            entity = self._create_owner(dead_id - 1, owner_path, dead_id)
+            repair = f"The {entity.description.kind} {entity.path!r} is created with default "
             repair += "properties and its messages."
         elif not holds:
             self._plan.dropped.add(dead_id)
-            repair = "It is dropped: it is empty."
+            repair = "It is empty and is dropped."
         elif has_owner:
             path = self._free_path(owner_path, dead_id)
             self._append(_Entity(dead_id, self._default(dead_id, KIND_QUEUE, path)))
-            repair = f"Its messages are found in the queue {path!r}."
+            repair = f"Its messages are in the queue {path!r}."
         else:
-            entity = self._made(self._rows.take_id(), owner_path, dead_id)
-            repair = f"The {entity.description.kind} {entity.path!r} is made again."
-        self._say(FindingKind.DEAD_LETTER_MISSING, sentence, repair, owner_path)
+            entity = self._create_owner(self._rows.take_id(), owner_path, dead_id)
+            repair = f"The {entity.description.kind} {entity.path!r} is created."
+        self._report(FindingKind.DEAD_LETTER_MISSING, sentence, repair, owner_path)
 
-    def _made(self, queue_id: int, path: str, dead_id: int) -> _Entity:
+    def _create_owner(self, queue_id: int, path: str, dead_id: int) -> _Entity:
         kind = KIND_SUBSCRIPTION if _SUBSCRIPTIONS in path else KIND_QUEUE
         entity = _Entity(queue_id, self._default(queue_id, kind, path))
         entity.dead_id = dead_id
@@ -287,13 +287,13 @@ class _CatalogueRepair:
         self._paths.add(entity.path)
 
     def _name_orphans(self) -> None:
-        """Rows whose entity is not there."""
+        """Rows whose entity does not exist."""
         for entity in self._entities:
             has_dead_letters = entity.description.gives_messages and entity.dead_id is None
             if has_dead_letters and entity.queue_id + 1 in self._orphans:
                 entity.dead_id = entity.queue_id + 1
                 self._orphans.discard(entity.dead_id)
-                self._say_no_dead_letters(entity)
+                self._report_no_dead_letters(entity)
         for queue_id in sorted(self._orphans):
             if queue_id not in self._orphans:
                 continue
@@ -306,15 +306,15 @@ class _CatalogueRepair:
             self._entities.append(entity)
             self._plan.findings.append(entity_missing(queue_id, path))
             if queue_id + 1 in self._orphans and self._is_empty(queue_id + 1):
-                # A queue and its dead letters have numbers in a row.
+                # A queue and its dead letters have consecutive numbers.
                 entity.dead_id = queue_id + 1
                 self._orphans.discard(entity.dead_id)
 
     def _is_empty(self, queue_id: int) -> bool:
         return not self._rows.contents.get(queue_id) and queue_id not in self._rows.sessions
 
-    def _say_no_dead_letters(self, entity: _Entity) -> None:
-        self._say(
+    def _report_no_dead_letters(self, entity: _Entity) -> None:
+        self._report(
             FindingKind.DEAD_LETTER_MISSING,
             f"The {entity.description.kind} {entity.path!r} has no dead-letter queue.",
             "It gets one.",
@@ -325,7 +325,7 @@ class _CatalogueRepair:
         for entity in self._entities:
             if entity.dead_id is None and entity.description.gives_messages:
                 if entity.queue_id in self._old_ids:
-                    self._say_no_dead_letters(entity)
+                    self._report_no_dead_letters(entity)
                 entity.dead_id = self._rows.take_id()
 
     # -- one entity to a path -------------------------------------------------------------
@@ -345,16 +345,16 @@ class _CatalogueRepair:
             kept.append(stays)
             for entity in entities:
                 if entity is not stays:
-                    kept += self._move_away(entity, path, stays)
+                    kept += self._rename_or_drop(entity, path, stays)
         self._entities = kept
 
     def _rank(self, entity: _Entity, topics: set[str]) -> tuple[bool, bool, bool, int]:
-        """Who keeps a path that several have."""
+        """The highest rank keeps a path that several entities have."""
         is_needed = entity.description.kind == KIND_TOPIC and entity.path in topics
         is_counted = entity.queue_id in self._rows.counted
         return is_needed, self._holds(entity) > 0, is_counted, -entity.queue_id
 
-    def _move_away(self, entity: _Entity, path: str, stays: _Entity) -> list[_Entity]:
+    def _rename_or_drop(self, entity: _Entity, path: str, stays: _Entity) -> list[_Entity]:
         holds = self._holds(entity)
         kinds = f"a {stays.description.kind} and a {entity.description.kind}"
         if stays.description.kind == entity.description.kind:
@@ -365,18 +365,18 @@ class _CatalogueRepair:
             self._plan.dropped.add(entity.queue_id)
             if entity.dead_id is not None:
                 self._plan.dropped.add(entity.dead_id)
-            repair = f"Number {entity.queue_id} is dropped: it is empty."
-            self._say(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
+            repair = f"Number {entity.queue_id} is empty and is dropped."
+            self._report(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
             return []
         new_path = self._free_path(path, entity.queue_id)
-        entity.description = self._moved(entity, new_path)
+        entity.description = self._renamed(entity, new_path)
         messages = counted(holds, "message")
         repair = f"Number {entity.queue_id} with {messages} becomes {entity.path!r}."
-        self._say(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
+        self._report(FindingKind.ENTITY_DUPLICATE, sentence, repair, path)
         return [entity]
 
-    def _moved(self, entity: _Entity, path: str) -> QueueDescription:
-        """The description under another path; nothing there moves or deletes messages by itself."""
+    def _renamed(self, entity: _Entity, path: str) -> QueueDescription:
+        """The description under another path, without forwards and auto-delete on idle."""
         description = entity.description
         if isinstance(description, TopicDescription):
             # A topic without subscriptions would drop what is scheduled.
@@ -414,14 +414,14 @@ class _CatalogueRepair:
                 kinds[topic_path] = KIND_TOPIC
                 description_of_topic = self._default(0, KIND_TOPIC, topic_path)
                 self._entities.append(_Entity(self._rows.take_id(), description_of_topic))
-                repair = "The topic is made again with default properties."
+                repair = "The topic is created with default properties."
             else:
                 path = f"recovered-{entity.queue_id}"
                 entity.description = QueueDescription(
                     path=path, requires_session=description.requires_session
                 )
-                repair = f"Its messages are found in the queue {path!r}: a {kind} has that path."
-            self._say(FindingKind.TOPIC_MISSING, sentence, repair, entity.path)
+                repair = f"Its messages are in the queue {path!r}: a {kind} has that path."
+            self._report(FindingKind.TOPIC_MISSING, sentence, repair, entity.path)
 
     def _check_rules(self) -> None:
         subscriptions = {
@@ -438,22 +438,22 @@ class _CatalogueRepair:
             if owner not in subscriptions:
                 self._drop_rule(row, FindingKind.SUBSCRIPTION_MISSING, "has no subscription")
             elif row.path in kept:
-                self._drop_rule(row, FindingKind.ENTITY_DUPLICATE, "is there twice")
+                self._drop_rule(row, FindingKind.ENTITY_DUPLICATE, "exists twice")
             else:
                 kept[row.path] = row
         self._rules = list(kept.values())
 
     def _drop_rule(self, row: EntityRow, kind: FindingKind, what: str) -> None:
         newest = (
-            "The newest one stays." if kind is FindingKind.ENTITY_DUPLICATE else "It is dropped."
+            "The newest one is kept." if kind is FindingKind.ENTITY_DUPLICATE else "It is dropped."
         )
         self._plan.dropped.add(row.queue_id)
-        self._say(kind, f"The rule {row.path!r} {what}.", newest, row.path)
+        self._report(kind, f"The rule {row.path!r} {what}.", newest, row.path)
 
     def _check_forwards(self) -> None:
-        """Forwards one after the other, so that the one that closes a circle is known.
+        """Check forwards one after the other, so that the one that closes a circle is found.
 
-        Entities with messages come last: it is theirs that end, and the messages stay.
+        Entities with messages come last: their forwards are removed, and the messages stay.
         """
         forwards = _Forwards([each.description for each in self._entities])
         known = forwards.known
@@ -466,12 +466,12 @@ class _CatalogueRepair:
                 if path not in known or not known[path].takes_messages
             ]
             for path in missing:
-                self._say(
+                self._report(
                     FindingKind.FORWARD_TARGET_MISSING,
-                    f"The {description.kind} {entity.path!r} forwards to {path!r}, which is not "
-                    "there.",
-                    # Another entity of that name is not the one that was meant (rule M14).
-                    "The forward ends; its messages stay.",
+                    f"The {description.kind} {entity.path!r} forwards to {path!r}, which does not "
+                    "exist.",
+                    # A new entity of that name is not the one that was allowed (rule M14).
+                    "The forward is removed; the messages stay.",
                     entity.path,
                     Severity.WARNING,
                 )
@@ -479,11 +479,11 @@ class _CatalogueRepair:
             try:
                 check_forwarding(description, forwards.connected_to(description))
             except TwinbusError:
-                self._say(
+                self._report(
                     FindingKind.FORWARD_CIRCLE,
-                    f"The forwards of the {description.kind} {entity.path!r} lead in a circle, too "
-                    "far, or out of a queue with sessions.",
-                    "It forwards no more; its messages stay.",
+                    f"The forwards of the {description.kind} {entity.path!r} form a circle, are "
+                    "too many in a row, or start at a queue with sessions.",
+                    "Its forwards are removed; its messages stay.",
                     entity.path,
                 )
                 targets = targets_of(description)

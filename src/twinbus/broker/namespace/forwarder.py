@@ -1,15 +1,15 @@
-r"""Moving messages on: one receiver of our own for each entity that forwards.
+r"""Automatic forwarding: one internal receiver for each entity that forwards.
 
-    source --pump()--> deliver(): complete in the source, enqueue in the target --commit--> more
-                          \--> topic looks at its rules --> complete, pass on --commit--> more
+    source --deliver--> deliver(): complete in the source, enqueue in the target --commit--> more
+                          \--> topic evaluates its rules --> complete, pass on --commit--> more
 
-Rule 1: the message leaves one and enters the other in one transaction. A crash, or a disk that is
-        full, finds it in exactly one of them.
-Rule 2: one slice is on its way at a time, so that memory does not grow with what is forwarded.
-Rule 3: a slice that a topic looks at stays in the source, under a lock without an end, until the
-        topic is done with it. When the forward ends before that, the slice is given back.
-Rule 4: while the target is missing, closed or full the messages wait in the source, and are looked
-        at once a second. One that the target can never take goes to the source's dead letters.
+Rule 1: the message leaves the source and enters the target in one transaction. After a crash, or
+        with a full disk, it is in exactly one of them.
+Rule 2: one slice is in progress at a time, so that memory does not grow with what is forwarded.
+Rule 3: a slice that a topic evaluates stays in the source, under a lock without an end, until the
+        topic has finished. When the forward is removed before that, the slice is released.
+Rule 4: while the target is missing, disabled or full the messages wait in the source, and are tried
+        once a second. One that the target can never accept goes to the source's dead letters.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 # Messages in one slice: enough to be worth a commit, few enough for a turn of the loop.
 SLICE_COUNT = 512
-# The same into a topic, whose rules look at each of them.
+# The same into a topic, whose rules are evaluated for each of them.
 TOPIC_SLICE_COUNT = 64
-# How often a target that takes nothing is asked again.
+# The pause before a target that does not accept messages is tried again.
 RETRY_S = 1.0
 # A target that detects duplicates may have to wait for its own commit first.
 RETRY_SOON_S = 0.02
@@ -43,14 +43,14 @@ _CREDIT = 1 << 30
 
 
 class Forwarding:
-    """Everything that forwards in one namespace."""
+    """The forwarders of one namespace."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._forwarders: dict[Queue, Forwarder] = {}
 
     def entity_changed(self, entity: Queue) -> None:
-        """An entity was made, changed or deleted."""
+        """An entity was created, changed or deleted."""
         description = entity.description
         self._set(entity, description.forward_to)
         if entity.dead_letters is not None:
@@ -70,16 +70,16 @@ class Forwarding:
 
 
 class Forwarder:
-    """Moves the messages of one queue, subscription or dead-letter queue on."""
+    """Forwards the messages of one queue, subscription or dead-letter queue."""
 
     def __init__(self, namespace: Namespace, source: Queue, target_path: str) -> None:
         self._namespace = namespace
         self._source = source
         self._target_path = target_path
         self._moved_on = Complete(forwarded_to=target_path)
-        self._on_their_way = 0
-        self._looked_at: dict[LockRun, int] = {}
-        """What a topic looks at: locks, and which of their messages."""
+        self._in_progress_count = 0
+        self._evaluated: dict[LockRun, int] = {}
+        """What a topic evaluates: locks, and which of their messages."""
         self._retry: asyncio.TimerHandle | None = None
         is_topic = isinstance(namespace.catalogue.find(target_path), Topic)
         slice_count = TOPIC_SLICE_COUNT if is_topic else SLICE_COUNT
@@ -92,16 +92,16 @@ class Forwarder:
             self._retry.cancel()
         self._source.detach(self._consumer)
         self._consumer.deliver = _nowhere
-        looked_at, self._looked_at = self._looked_at, {}
+        evaluated, self._evaluated = self._evaluated, {}
         if not self._source.is_deleted:
-            for run, mask in looked_at.items():
+            for run, mask in evaluated.items():
                 self._unhold(run)
                 self._release(run, mask)
 
     # -- one slice ------------------------------------------------------------------------
 
     def deliver(self, grant: DeliveryBatch) -> None:
-        """Messages of the source, to be moved now or given back."""
+        """Messages of the source, to be moved now or released."""
         now = self._namespace.now()
         target = self._open_target()
         messages: list[IncomingMessage] = []
@@ -129,7 +129,7 @@ class Forwarder:
         if back and grant.run is not None:
             self._try_later(grant.run, back, pause_s)
         for mask, reason in impossible:
-            self._set_aside(grant, mask, reason, now)
+            self._dead_letter(grant, mask, reason, now)
 
     def _open_target(self) -> Queue | None:
         target = self._namespace.catalogue.find(self._target_path)
@@ -150,7 +150,7 @@ class Forwarder:
             return
         if isinstance(target, Topic):
             self._consumer.is_paused = True
-            self._looked_at[run] = mask
+            self._evaluated[run] = mask
             self._source.locks.hold(run)
             target.move_in(messages, partial(self._leave, run, messages, target))
             self._namespace.touch(target)
@@ -158,8 +158,8 @@ class Forwarder:
             target.enqueue(messages, None)
 
     def _leave(self, run: LockRun, messages: list[IncomingMessage], target: Topic) -> bool:
-        """The topic knows who gets these messages: whether they go there now."""
-        mask = self._looked_at.pop(run, 0)
+        """The topic has evaluated its rules: whether the messages go there now."""
+        mask = self._evaluated.pop(run, 0)
         if not mask:
             return False  # The forward has ended meanwhile.
         self._unhold(run)
@@ -177,11 +177,11 @@ class Forwarder:
         self._source.locks.unhold(run, self._namespace.now().monotonic_s + lock_s)
 
     def _complete(self, run: LockRun, mask: int, target: Queue, now: Instant) -> bool:
-        """Take messages out of the source; False when the lock is lost, and they went back."""
+        """Complete messages in the source; False when the lock is lost."""
         if self._source.settle(run, mask, self._moved_on, now, self) != mask:
-            # The process stood still for longer than a lock lasts.
+            # The process was suspended for longer than a lock lasts.
             return False
-        self._on_their_way += 1
+        self._in_progress_count += 1
         self._consumer.is_paused = True
         self._write_together(target)
         return True
@@ -193,14 +193,16 @@ class Forwarder:
         self._namespace.touch(self._source)
         self._namespace.touch(target)
 
-    def _set_aside(self, grant: DeliveryBatch, mask: int, reason: DeadLetter, now: Instant) -> None:
-        """Away from the others. A dead letter has nowhere to go: its lock keeps it apart."""
+    def _dead_letter(
+        self, grant: DeliveryBatch, mask: int, reason: DeadLetter, now: Instant
+    ) -> None:
+        """Dead-letter messages. One of a dead-letter queue stays locked instead."""
         if self._source.dead_letters is not None and grant.run is not None:
             self._source.settle(grant.run, mask, reason, now, None)
             self._namespace.touch(self._source)
 
     def _try_later(self, run: LockRun, mask: int, pause_s: float) -> None:
-        """Give messages back, and have them again after a pause."""
+        """Release messages, and receive them again after a pause."""
         self._consumer.is_paused = True
         self._release(run, mask)
         if self._retry is None:
@@ -218,7 +220,7 @@ class Forwarder:
 
     def stored(self, seqs: range) -> None:
         """A slice is on disk, in the target and no longer in the source."""
-        self._on_their_way -= 1
+        self._in_progress_count -= 1
         self._go_on()
 
     def failed(self, error: Exception) -> None:
@@ -227,7 +229,7 @@ class Forwarder:
             self._source.batch.tickets.append(self)
 
     def _go_on(self) -> None:
-        if self._on_their_way or self._looked_at or self._retry or self._source.is_deleted:
+        if self._in_progress_count or self._evaluated or self._retry or self._source.is_deleted:
             return
         self._consumer.is_paused = False
         self._source.credit_available(self._consumer)
@@ -239,4 +241,4 @@ def _must_wait(target: Queue, messages: list[IncomingMessage]) -> bool:
 
 
 def _nowhere(_grant: DeliveryBatch) -> None:
-    """A consumer without credit is given nothing."""
+    """A consumer without credit gets no messages."""

@@ -1,13 +1,13 @@
-"""Links that are ended because nothing happens on them, as Azure Service Bus ends them.
+"""Detaching of idle links, as Azure Service Bus does it.
 
-Azure does it after ten minutes; a broker of ours only when ``idle_detach_s`` says after how long.
-A receiver that waits longer for a message loses its link, and its grant of credit with it.
+Azure does it after ten minutes; this broker only with ``idle_detach_s``. A receiver that waits
+longer for a message loses its link, and its credit with it.
 
-Rule 1: use is a message, a grant of credit or a settlement. Credit that waits is none.
-Rule 2: never too early. The time of a link begins with the look that found it used, so it is ended
-        between one and one and a tenth of that time after its last use.
-Rule 3: a look goes over some hundred links, and then others have their turn.
-Rule 4: links to ``$cbs`` and ``$management`` stay: they go with their connection.
+Rule 1: use is a message, a grant of credit or a settlement. Unused credit is not a use.
+Rule 2: never too early. The idle time of a link begins with the check that found it used, so it is
+        detached between 1 and 1.1 times that time after its last use.
+Rule 3: a check covers some hundred links, and then others have their turn.
+Rule 4: links to ``$cbs`` and ``$management`` stay: they end with their connection.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from twinbus.broker.server.outgoing_link import OutgoingLink
 if TYPE_CHECKING:
     from twinbus.broker.namespace.namespace import Namespace
 
-LOOKS_PER_IDLE_TIME: Final = 20
-LOOKED_AT_ONCE: Final = 256
+CHECKS_PER_IDLE_TIME: Final = 20
+CHECKED_PER_TURN: Final = 256
 
 
 class IdleLinks:
@@ -36,7 +36,7 @@ class IdleLinks:
         self._namespace = namespace
         self._idle_s = idle_s
         self._seen: dict[Any, tuple[object, float]] = {}
-        """Of each end what had happened on it, and since when nothing else has."""
+        """The last observed use of each link, and since when it has not changed."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._set_timer()
@@ -48,11 +48,11 @@ class IdleLinks:
             self._timer.cancel()
 
     def _set_timer(self) -> None:
-        pause_s = self._idle_s / LOOKS_PER_IDLE_TIME
-        self._timer = self._namespace.call_later(pause_s, self._look)
+        pause_s = self._idle_s / CHECKS_PER_IDLE_TIME
+        self._timer = self._namespace.call_later(pause_s, self._check)
 
-    def _look(self) -> None:
-        self._look_at_some(self._links(), {})
+    def _check(self) -> None:
+        self._check_some(self._links(), {})
 
     def _links(self) -> Iterator[tuple[Any, Any, IncomingLink | OutgoingLink]]:
         for peer in list(self._namespace.peers):
@@ -60,15 +60,15 @@ class IdleLinks:
                 if isinstance(end, IncomingLink | OutgoingLink):
                     yield peer, link, end
 
-    def _look_at_some(
+    def _check_some(
         self, links: Iterator[tuple[Any, Any, Any]], seen: dict[Any, tuple[object, float]]
     ) -> None:
         if self._is_stopped:
             return
         now_s, count = self._namespace.now().monotonic_s, 0
-        for peer, link, end in islice(links, LOOKED_AT_ONCE):
+        for peer, link, end in islice(links, CHECKED_PER_TURN):
             count += 1
-            if not peer.has_end(link, end):  # Given up since the turn before.
+            if not peer.has_end(link, end):  # Detached since the previous turn.
                 continue
             marks = (link.delivery_count, getattr(end, "use_count", 0))
             known, since_s = self._seen.get(end, (None, now_s))
@@ -79,8 +79,8 @@ class IdleLinks:
             else:
                 peer.detach(link, self._error(link))
                 peer.flush()
-        if count == LOOKED_AT_ONCE:
-            self._namespace.call_later(0, partial(self._look_at_some, links, seen))
+        if count == CHECKED_PER_TURN:
+            self._namespace.call_later(0, partial(self._check_some, links, seen))
         else:
             self._seen = seen
             self._set_timer()

@@ -1,22 +1,23 @@
-"""One namespace: its queues, its store, and the rhythm in which changes reach the disk.
+"""One namespace: its queues, its store, and the commits of their changes.
 
-    peers --> queue machines --touch()--> settle down: pump, ask reads, flush
+    clients --> queue machines --touch()--> settle down: deliver, request reads, flush
                                                   |
               acknowledgements <-- committed <-- writer thread (one transaction at a time)
 
-Rule 1: at most one transaction is on its way. Everything that changes meanwhile goes into the
-        next one, so the busier the broker is, the more messages share a commit.
-Rule 2: nobody is told anything before the commit that carries it has returned (rule M8).
-Rule 3: a disk that is full refuses what came from peers and goes on. A disk that failed ends
-        the namespace: after a failed fsync nobody knows what is on it. An op that the store refuses
-        as wrong is neither: what it belongs to is refused, all else is stored (transaction.py).
-Rule 4: entities come, change and go by changes that are planned, written, and only then applied
-        (administrative_changes.py); in a transaction they come behind the messages that were sent
-        before.
-Rule 5: a transaction of thousands of changes is put together, shown and told in steps of a few
-        milliseconds, with turns of others between them. Until the last one is done there is no
-        other transaction. Its queues are closed a few at a time, each with its dead letters;
-        nothing moves from one queue to another before all of them are closed.
+Rule 1: at most one transaction is in progress. All changes meanwhile go into the next one, so the
+        busier the broker is, the more messages share a commit.
+Rule 2: nothing is acknowledged before its commit has returned (rule M8).
+Rule 3: on a full disk, changes of clients are refused and the namespace continues. A failed disk
+        ends the namespace: after a failed fsync its content is unknown. An op that the store
+        refuses as invalid is neither: what it belongs to is refused, all else is stored
+        (transaction.py).
+Rule 4: entities are created, changed and deleted by changes that are planned, written, and only
+        then applied (administrative_changes.py); in a transaction they come behind the messages
+        that were sent before.
+Rule 5: a transaction of thousands of changes is put together, applied and reported in steps of a
+        few milliseconds, with turns of others between them. Until the last one is done there is no
+        other transaction. The batches of its queues are closed a few at a time, each with its dead
+        letters; nothing moves from one queue to another before all of them are closed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from twinbus.broker.fairness.loop_turns import Loop, Turns
 from twinbus.broker.fairness.read_turns import ReaderTurns
 from twinbus.broker.fairness.shares import SharedCapacity
 from twinbus.broker.faults.effects import FaultEffects
-from twinbus.broker.faults.injection import faulty, holds_back
+from twinbus.broker.faults.injection import holds_back, inject_commit
 from twinbus.broker.faults.registry import FaultRegistry
 from twinbus.broker.metering import NamespaceMetering
 from twinbus.broker.namespace.administrative_changes import (
@@ -69,48 +70,48 @@ from twinbus.errors import ConfigurationError, StoreFailed, StoreFull, StoreRefu
 
 logger = logging.getLogger("twinbus.broker")
 
-# After a full disk refused a transaction, the broker's own changes are tried again this late.
+# After a full disk refused a transaction, the broker's own changes are tried again after this.
 FULL_DISK_PAUSE_S = 1.0
 # How long a topic passes messages on before others have their turn. One step of it, which can
 # take 3 ms at worst, comes on top.
 FAN_OUT_TURN_S = 0.001
-# How long a queue hands messages out before others have their turn.
-HAND_OUT_TURN_S = 0.002
+# How long a queue delivers messages before others have their turn.
+DELIVER_TURN_S = 0.002
 # How long queues are served before others have their turn.
 SERVE_TURN_S = 0.002
 # What costs more than this (in microseconds or so) is done in steps, each about as long.
 STEP_COST = 2_000.0
-# A step ends after this time, also if what it does costs more than was thought.
+# A step ends after this time, also if it costs more than estimated.
 STEP_S = 0.002
-# Between two looks at what has been spent: so many are told, or so many queues are closed.
-TOLD_COUNT = 64
+# Between two checks of the time: callbacks that are called, or queues that are closed.
+REPORTED_COUNT = 64
 CLOSED_COUNT = 64
-# Runs of locks of a deleted entity that are let go in one step.
+# Runs of locks of a deleted entity that are freed in one step.
 LOCKS_AT_ONCE = 256
 # Links whose drain is answered in one go.
 DRAINED_COUNT = 128
-# What it costs, in microseconds or so, to make or remove an entity.
+# What it costs, in microseconds or so, to create or remove an entity.
 ENTITY_COST = 20.0
-# To forget a rule; and an op of a change.
+# To free a rule; and an op of a change.
 RULE_COST = 3.0
 OP_COST = 0.3
 # Ops of a change that are freed in one step.
 OPS_FREED_COUNT = 4_096
-# After so much time in a callback, what could follow at once has a callback of its own.
+# After this time in a callback, the next part has a callback of its own.
 ENOUGH_S = 0.001
-# How long peers look at their links, after a change of rights, before others have their turn.
+# How long links are checked, after a change of rights, before others have their turn.
 RECHECK_TURN_S = 0.002
-# How often the free room on the disk is looked at.
-DISK_LOOK_S = 2.0
-# So many entities of a refused part are named in the log.
+# How often the free disk space is read.
+DISK_CHECK_S = 2.0
+# How many entities of a refused part are named in the log.
 REFUSED_PATHS_SHOWN = 3
 
 
 def disk_failed() -> AmqpError:
-    """What peers hear when the disk failed, then and ever after."""
+    """The error for clients after the disk failed."""
     return AmqpError(
         Condition.INTERNAL_ERROR,
-        "The broker's disk failed and it stopped to be safe. Ask its operator.",
+        "The broker stopped because its disk failed. Contact the operator of the broker.",
     )
 
 
@@ -148,10 +149,10 @@ class Namespace:
             keep_days=options.keep_days,
         )
         self.meter = self.metering.meter
-        self.offences = ViolationLog(name)
+        self.violations = ViolationLog(name)
         self.failure: Exception | None = None
         self.on_failure: set[Callable[[Exception], None]] = set()
-        """Called when the disk has failed, for those who wait and are not peers: these are cut."""
+        """Called when the disk has failed, for waiting callers without a connection."""
         self.audience = Audience(frozenset({"localhost"}), 0)
         self.peers: set[Any] = set()
         self.linked: Counter[str] = Counter()
@@ -162,8 +163,8 @@ class Namespace:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.reader_turns = ReaderTurns(later=self._loop.call_soon)
         self.turns = turns or Turns(self._loop)
-        self.stage = FaultEffects(self)
-        self.faults = FaultRegistry(clock, self._loop, chance, self.stage)
+        self.fault_effects = FaultEffects(self)
+        self.faults = FaultRegistry(clock, self._loop, chance, self.fault_effects)
         self.catalogue = Catalogue(store.open(), chance, self.metering.audit)
         self._writer = start_thread(
             f"twinbus-writer-{name}", self._loop.call_soon_threadsafe, store.maintain
@@ -174,37 +175,37 @@ class Namespace:
         self._is_settling = False
         self._is_flushing_soon = False
         self._is_closing = False
-        """Queues of a large transaction are being closed."""
+        """The batches of a large transaction are being closed."""
         self._changes = PendingChanges()
         self._committing: Transaction | None = None
         self._parts: list[Transaction] = []
-        """What is left of a transaction that the store refused as wrong: each comes by itself."""
+        """The parts of a transaction that the store refused as invalid: each is committed alone."""
         self._refused = RefusedQueues()
         self._refused_retry: asyncio.TimerHandle | None = None
         self._moves: dict[Move, None] = {}
         """Forwards in the open batches."""
-        self._telling: Iterator[float] | None = None
-        """What is left to be told of it, if it is large and on disk."""
+        self._reporting: Iterator[float] | None = None
+        """The results of a large transaction that are still to be reported."""
         self._timers: dict[Queue, tuple[float, asyncio.TimerHandle]] = {}
         self._drains: dict[Queue, list[Callable[[], None]]] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._drained: asyncio.Event = asyncio.Event()
-        self._disk_look: asyncio.TimerHandle | None = None
+        self._disk_check: asyncio.TimerHandle | None = None
         self.metering.start(self._loop, self.run_beside_commits)
         for queue in self.catalogue.machines():
             self.touch(queue)
-        self.caretakers = BackgroundTasks(self)
-        self._look_at_disk()
+        self.background_tasks = BackgroundTasks(self)
+        self._check_disk_space()
 
     def run_beside_commits(self, job: Callable[[], None]) -> None:
-        """Run a blocking job between two transactions; it says itself what goes wrong with it."""
+        """Run a blocking job between two transactions; it handles its own errors."""
         self._writer.submit(job, _done)
 
     def now(self) -> Instant:
         return self.clock.now()
 
     def note_link(self, path: str, change: int) -> None:
-        """A link was opened (1) or is gone (-1)."""
+        """A link was opened (1) or closed (-1)."""
         linked = self.linked
         for entity in entities_kept_by(path):
             linked[entity] += change
@@ -215,7 +216,7 @@ class Namespace:
         return self._loop.call_later(delay_s, callback)
 
     def store_statistics(self) -> dict[str, Any]:
-        """Sizes and versions of the store, for people."""
+        """Sizes and versions of the store."""
         return self._store.statistics()._asdict()
 
     def rules_for(self, path: str) -> RuleSet | None:
@@ -225,10 +226,10 @@ class Namespace:
         queue = self.catalogue.find(path)
         return None if queue is None else queue.description.authorization_rules
 
-    # -- the rhythm -----------------------------------------------------------------------
+    # -- serving queues -------------------------------------------------------------------
 
     def touch(self, queue: Queue) -> None:
-        """Something about the queue changed: look at it once this turn of the loop is over."""
+        """Something about the queue changed: serve it once this turn of the loop is over."""
         self._touched[queue] = None
         if not self._is_settling:
             self._is_settling = True
@@ -252,7 +253,7 @@ class Namespace:
     def _settle_down(self, serve_s: float | None = None) -> None:
         self._is_settling = False
         if self._is_closing:
-            return  # It goes on when all queues of the transaction are closed.
+            return  # It continues when all batches of the transaction are closed.
         touched, self._touched = self._touched, {}
         now = self.now()
         turn_s = SERVE_TURN_S if serve_s is None else serve_s
@@ -291,19 +292,19 @@ class Namespace:
             for grant in queue.deliver(now):
                 grant.consumer.deliver(grant)
             if queue.has_more:
-                self._hand_out_more(queue, now)
-        if queue.sessions is not None and queue.sessions.notify_some():
+                self._deliver_more(queue, now)
+        if queue.sessions is not None and queue.sessions.tell_some():
             self.touch(queue)
         for request in queue.take_requests():
             submit_read(self, queue, request)
         if queue.is_dirty:
             self.catalogue.dirty[queue] = None
         if self._drains and not (queue.is_reading or queue.has_more):
-            self._tell_drained(queue)
+            self._report_drained(queue)
         self._set_timer(queue, now)
 
-    def _tell_drained(self, queue: Queue) -> None:
-        """Tell those who wait that they have got all there is, a few at a time."""
+    def _report_drained(self, queue: Queue) -> None:
+        """Notify the waiting receivers that they have all messages, a few at a time."""
         waiting = self._drains.pop(queue, [])
         if len(waiting) > DRAINED_COUNT:
             self._drains[queue] = waiting[DRAINED_COUNT:]
@@ -311,9 +312,9 @@ class Namespace:
         for drained in waiting[:DRAINED_COUNT]:
             drained()
 
-    def _hand_out_more(self, queue: Queue, now: Instant) -> None:
-        """Hand messages out for a while; the rest comes after the others had their turn."""
-        stop_s = time.monotonic() + HAND_OUT_TURN_S
+    def _deliver_more(self, queue: Queue, now: Instant) -> None:
+        """Deliver messages for a while; the rest follows after the turns of others."""
+        stop_s = time.monotonic() + DELIVER_TURN_S
         while queue.has_more:
             if time.monotonic() > stop_s:
                 self.touch(queue)
@@ -324,7 +325,7 @@ class Namespace:
                 queue.sessions.notify_some()
 
     def _give_turn(self, queue: Queue, now: Instant) -> None:
-        """Let a topic pass messages on for a while; the rest comes after the others had theirs."""
+        """Let a topic pass messages on for a while; the rest follows after the turns of others."""
         stop_s = time.monotonic() + FAN_OUT_TURN_S
         while queue.wants_turn:
             queue.take_turn(now)
@@ -334,16 +335,16 @@ class Namespace:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is on its way to or from the disk; everything that was due has happened."""
+        """No read or commit is in progress, and everything that was due has happened."""
         return not (self._has_to_write or self._read_count or self._touched)
 
     @property
     def _has_to_write(self) -> bool:
-        """A transaction is on its way, or may be put together soon."""
+        """A transaction is in progress, or may be put together soon."""
         return bool(self._is_settling or self._is_flushing_soon or self._committing)
 
     def drain(self, queue: Queue, drained: Callable[[], None]) -> None:
-        """Call ``drained`` once everything the queue has at hand was handed out."""
+        """Call ``drained`` once everything that the queue has in memory was delivered."""
         self._drains.setdefault(queue, []).append(drained)
         self.touch(queue)
 
@@ -364,14 +365,14 @@ class Namespace:
         self.touch(queue)
 
     def clock_moved(self) -> None:
-        """Somebody moved the clock: every timer was set by the old one."""
-        self.faults.look()
+        """The clock was moved: every timer was set by the old time."""
+        self.faults.run_due()
         for queue, (_at_s, handle) in list(self._timers.items()):
             handle.cancel()
             self._on_timer(queue)
         for peer in list(self.peers):
             peer.clock_moved()
-        self.caretakers.clock_moved()
+        self.background_tasks.clock_moved()
 
     # -- writing --------------------------------------------------------------------------
 
@@ -411,7 +412,7 @@ class Namespace:
         closed: list[Queue] = []
         frozen: list[Frozen] = []
         for number, queue in enumerate(transaction.queues, 1):
-            # An entity and its dead letters at one moment, also if one of them had no changes
+            # An entity and its dead letters at the same moment, also if one of them had no changes
             # when this began: a message may be dead-lettered between two steps.
             for machine in (queue.family, queue.family.dead_letters):
                 if machine is not None and machine.is_dirty:
@@ -431,17 +432,17 @@ class Namespace:
 
     def _write_plan(self, transaction: Transaction) -> Iterator[float]:
         if transaction.planned is not None:
-            # Behind the messages: what was sent to an entity before it goes, goes with it.
+            # Behind the messages: those that were sent to an entity are deleted with it.
             transaction.ops = list(transaction.queue_ops)
             for count in transaction.planned.draft.write_down(transaction.ops):
                 yield count * OP_COST
 
     def _begin_commit(self, transaction: Transaction) -> None:
         transaction.audit_lines = self.metering.take_lines()
-        self._hand_over(transaction)
+        self._submit_commit(transaction)
 
     def _take_steps(self, steps: Iterator[float]) -> None:
-        """Go on with what takes long; the rest of it after others had their turn."""
+        """Continue a long operation; the rest of it follows after the turns of others."""
         spent, stop_s = 0.0, time.monotonic() + STEP_S
         for cost in steps:
             spent += cost
@@ -450,24 +451,25 @@ class Namespace:
                 return
 
     def _plan_changes(self) -> PlannedChanges | None:
-        """The administrative changes of the next transaction, if any waits that can be made."""
+        """The administrative changes of the next transaction, if any is waiting and valid."""
         if not self._changes or self.failure is not None:
             return None
         planned = self._changes.plan(self.catalogue.plan())
         if self._changes:
             self._settle_soon()
         if planned.changes and not planned.draft.ops:
-            # Nothing to do is done.
+            # There is nothing to write.
             planned.notify(None)
         return planned if planned.draft.ops else None
 
-    def _hand_over(self, transaction: Transaction) -> None:
+    def _submit_commit(self, transaction: Transaction) -> None:
         self._committing = transaction
         commit = self.metering.commit_with_audit(
             partial(self._store.commit, transaction.ops), transaction.audit_lines
         )
         self._writer.submit(
-            commit if self.faults.has_no_faults else faulty(self.faults, commit), self._on_committed
+            commit if self.faults.has_no_faults else inject_commit(self.faults, commit),
+            self._on_committed,
         )
 
     def _take_dirty(self, now: Instant) -> list[Queue]:
@@ -478,7 +480,7 @@ class Namespace:
         dirty.update((queue, None) for queue in self._touched if not queue.is_deleted)
         machines: dict[Queue, None] = {}
         for queue in dirty:
-            # Also of a dead-letter queue: what it got has left the entity that it belongs to.
+            # Also of a dead-letter queue: its new messages have left the entity of that queue.
             machines[queue.family] = None
             for companion in queue.family.joined_queues(now):
                 machines[companion] = None
@@ -507,8 +509,8 @@ class Namespace:
             return
         began_s = time.monotonic()
         if isinstance(error, ValueError):
-            # Nothing was stored, and the disk is well.
-            logger.error("namespace %s: the store refused a change: %s", self.name, error)
+            # Nothing was stored, and the disk works.
+            logger.error("Namespace %s: the store refused a change: %s", self.name, error)
             parts = self._parts_of(transaction, error)
             self._parts[:0] = parts
             if parts or not transaction.queues:
@@ -518,15 +520,15 @@ class Namespace:
                 return
             error = StoreRefused(str(error))
         if transaction.is_large:
-            self._telling = self._tell_in_steps(transaction, error)
-            self._take_steps(self._telling)
+            self._reporting = self._report_in_steps(transaction, error)
+            self._take_steps(self._reporting)
             return
         self._committing = None
         if error is None:
-            self._tell_stored(transaction)
+            self._report_stored(transaction)
         else:
             self._note_refusal(transaction, error)
-            self._tell_refused(transaction, error)
+            self._report_refused(transaction, error)
         self._end_commit()
         if self._committing is None and self._retry is None:
             if time.monotonic() - began_s > ENOUGH_S:
@@ -535,29 +537,31 @@ class Namespace:
                 self._settle_down()
 
     def _end_commit(self) -> None:
-        """The transaction has been told, or taken apart; the next part of it comes, if any."""
+        """The transaction was reported, or split; commit the next part of it, if any."""
         self._committing = None
         if self._parts:
-            self._hand_over(self._parts.pop(0))
+            self._submit_commit(self._parts.pop(0))
         else:
             self.throttle.commit_began_at_s = None
 
-    def _tell_in_steps(self, transaction: Transaction, error: Exception | None) -> Iterator[float]:
-        """The same as for a small transaction, which is on its way until all have been told."""
+    def _report_in_steps(
+        self, transaction: Transaction, error: Exception | None
+    ) -> Iterator[float]:
+        """The same as for a small transaction, which is in progress until all is reported."""
         try:
             if error is None:
-                yield from self._tell_stored_in_steps(transaction)
+                yield from self._report_stored_in_steps(transaction)
             else:
-                yield from self._tell_refused_in_steps(transaction, error)
+                yield from self._report_refused_in_steps(transaction, error)
         finally:
-            # Also if somebody who was told has failed: the namespace goes on.
-            self._telling = None
+            # Also if a callback has raised an error: the namespace continues.
+            self._reporting = None
             self._end_commit()
         if self._committing is None and self._retry is None:
             self._settle_soon()
 
     def _parts_of(self, transaction: Transaction, error: ValueError) -> list[Transaction]:
-        """What to try apart; nothing when it is known what the wrong op belongs to."""
+        """What to try separately; nothing when it is known what the invalid op belongs to."""
         planned = transaction.planned
         if planned is None:
             return transaction.halves()
@@ -570,7 +574,7 @@ class Namespace:
         transaction.planned, transaction.ops = None, transaction.queue_ops
         return [transaction]
 
-    def _tell_stored(self, transaction: Transaction) -> None:
+    def _report_stored(self, transaction: Transaction) -> None:
         for queue in transaction.queues:
             for waiting, seqs in queue.committed():
                 try:
@@ -581,17 +585,17 @@ class Namespace:
         for _cost in self._apply_planned(transaction):
             pass
 
-    def _tell_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
+    def _report_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
         for queue in transaction.queues:
-            told: list[tuple[CommitCallback, range]] = []
-            yield from queue.commit_in_steps(told)
-            for at in range(0, len(told), TOLD_COUNT):
-                for waiting, seqs in told[at : at + TOLD_COUNT]:
+            callbacks: list[tuple[CommitCallback, range]] = []
+            yield from queue.land_in_steps(callbacks)
+            for at in range(0, len(callbacks), REPORTED_COUNT):
+                for waiting, seqs in callbacks[at : at + REPORTED_COUNT]:
                     try:
                         waiting.stored(seqs)
                     except Exception as error:
                         self._note_mistake(error)
-                yield TOLD_COUNT * TICKET_COST
+                yield REPORTED_COUNT * TICKET_COST
             self.touch(queue)
         yield from self._apply_planned(transaction)
 
@@ -599,13 +603,13 @@ class Namespace:
         if self._refused:
             self._refused.stored(transaction.queues)
         if transaction.planned is not None:
-            # Before the next transaction is put together: it must know what is gone.
-            told = partial(transaction.planned.notify, None)
-            yield from self._apply(transaction.planned.draft, told)
+            # Before the next transaction is put together: it must not use deleted entities.
+            notify = partial(transaction.planned.notify, None)
+            yield from self._apply(transaction.planned.draft, notify)
             while transaction.ops:
                 del transaction.ops[-OPS_FREED_COUNT:]
                 yield STEP_COST
-            for count in transaction.planned.draft.let_go():
+            for count in transaction.planned.draft.free_rules():
                 yield count * RULE_COST
 
     def _note_refusal(self, transaction: Transaction, error: Exception) -> None:
@@ -615,14 +619,14 @@ class Namespace:
             return
         if not isinstance(error, StoreFull):
             self._fail(error)
-        logger.error("namespace %s could not store a change: %s", self.name, error)
+        logger.error("Namespace %s: a change could not be stored: %s", self.name, error)
         if transaction.planned is not None:
             transaction.planned.notify(error)
 
     def _set_apart(self, queues: list[Queue], error: StoreRefused) -> None:
         now_s = self.now().monotonic_s
         paths = ", ".join(audited_path(queue) for queue in queues[:REFUSED_PATHS_SHOWN])
-        self.offences.note(f"changes of {paths} were refused: {error.detail}", now_s)
+        self.violations.note(f"changes of {paths} were refused: {error.detail}", now_s)
         self._refused.refused(queues, now_s + FULL_DISK_PAUSE_S)
         if self._refused_retry is None:
             self._refused_retry = self._loop.call_later(FULL_DISK_PAUSE_S, self._try_refused)
@@ -631,36 +635,38 @@ class Namespace:
         self._refused_retry = None
         self._settle_soon()
 
-    def _tell_refused(self, transaction: Transaction, error: Exception) -> None:
+    def _report_refused(self, transaction: Transaction, error: Exception) -> None:
         for queue in transaction.queues:
             for waiting in queue.failed():
-                self._tell_failed(waiting, error)
+                self._report_failed(waiting, error)
             self._touched[queue] = None
         self._pause(error)
 
-    def _tell_refused_in_steps(self, transaction: Transaction, error: Exception) -> Iterator[float]:
+    def _report_refused_in_steps(
+        self, transaction: Transaction, error: Exception
+    ) -> Iterator[float]:
         self._note_refusal(transaction, error)
-        # All at once: what was moved between two queues is back in both.
+        # All at once: a message that was moved between two queues is active in its source again.
         refused = [waiting for queue in transaction.queues for waiting in queue.failed()]
-        for at in range(0, len(refused), TOLD_COUNT):
-            for waiting in refused[at : at + TOLD_COUNT]:
-                self._tell_failed(waiting, error)
-            yield 2 * TOLD_COUNT * TICKET_COST
+        for at in range(0, len(refused), REPORTED_COUNT):
+            for waiting in refused[at : at + REPORTED_COUNT]:
+                self._report_failed(waiting, error)
+            yield 2 * REPORTED_COUNT * TICKET_COST
         for queue in transaction.queues:
             self._touched[queue] = None
         self._pause(error)
 
-    def _tell_failed(self, waiting: CommitCallback, error: Exception) -> None:
+    def _report_failed(self, waiting: CommitCallback, error: Exception) -> None:
         try:
             waiting.failed(error)
         except Exception as mistake:
             self._note_mistake(mistake)
 
     def _note_mistake(self, error: Exception) -> None:
-        """Who hears of a commit has failed. The others hear of it all the same: a queue that does
-        not would wait for its commit for ever."""
-        self.offences.note_mistake(
-            "the end of a commit could not be told",
+        """A callback of a commit has raised an error. The others are called all the same: a queue
+        without its result would wait for the commit for ever."""
+        self.violations.note_mistake(
+            "the result of a commit could not be reported",
             error,
             self.now().monotonic_s,
             address="",
@@ -668,7 +674,7 @@ class Namespace:
         )
 
     def _pause(self, error: Exception) -> None:
-        """On a full disk nothing is tried for a while; what is refused as wrong rests by itself."""
+        """On a full disk nothing is tried for a while; invalid changes have their own pause."""
         if self.failure is None and self._retry is None and not isinstance(error, StoreRefused):
             self._retry = self._loop.call_later(FULL_DISK_PAUSE_S, self._try_again)
 
@@ -677,9 +683,9 @@ class Namespace:
         self._settle_down()
 
     def _fail(self, error: Exception) -> None:
-        """The disk failed: nothing more is acknowledged, and everybody is told.
+        """The disk failed: nothing more is acknowledged, and all clients and callers get the error.
 
-        A send that was under way is not answered at all: it may be on disk or not.
+        A send in progress is not answered: it may be on disk or not.
         """
         if self.failure is not None:
             return
@@ -687,8 +693,8 @@ class Namespace:
         for peer in list(self.peers):
             peer.cut(disk_failed())
         self._changes.fail(error)
-        for tell in list(self.on_failure):
-            tell(error)
+        for callback in list(self.on_failure):
+            callback(error)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -699,7 +705,7 @@ class Namespace:
         done: Callable[[Any], None],
         lost: Callable[[], None] | None = None,
     ) -> None:
-        """Read on the reader's thread; ``done`` gets the result before anything is forgotten.
+        """Read on the reader's thread; ``done`` gets the result before chunks are dropped.
 
         A job that may take long is a generator (store_access.py): queues take turns.
         ``lost`` is called instead if there will be none.
@@ -712,8 +718,8 @@ class Namespace:
                 if error is None:
                     done(result)
                 elif not queue.is_deleted:
-                    # Of a deleted one, housekeeping may have taken half away: that is no damage.
-                    logger.critical("namespace %s cannot be read: %s", self.name, error)
+                    # Of a deleted queue, housekeeping may have removed a part: that is no damage.
+                    logger.critical("Namespace %s: the store cannot be read: %s", self.name, error)
                     self._fail(error)
                 if error is not None and lost is not None:
                     lost()
@@ -724,18 +730,18 @@ class Namespace:
 
         self._reader.submit(partial(job, self._store), answered, queue)
 
-    # -- entities come and go -------------------------------------------------------------
+    # -- entities -------------------------------------------------------------------------
 
     async def create_queue(
         self, description: QueueDescription, rules: Sequence[RuleDescription] | None = None
     ) -> Queue:
-        """Make a queue, topic or subscription; it exists on disk when this returns."""
+        """Create a queue, topic or subscription; it exists on disk when this returns."""
         await self.changed(lambda draft: draft.create(description, rules, self.now().wall_ms))
         queue = self.catalogue.find(description.path)
         if queue is None or queue.description.kind != description.kind:
-            # Somebody reset the namespace, or deleted it as soon as it was there.
+            # The namespace was reset, or the entity deleted, as soon as it existed.
             raise ConfigurationError(
-                f"The {description.kind} {description.path!r} was deleted meanwhile"
+                f"The {description.kind} {description.path!r} no longer exists"
             )
         return queue
 
@@ -745,9 +751,9 @@ class Namespace:
         description: QueueDescription,
         check: Callable[[QueueDescription], None] | None = None,
     ) -> None:
-        """Change an entity's properties; the new ones hold when this returns.
+        """Change an entity's properties; the new ones are in effect when this returns.
 
-        ``check`` is given the properties that are replaced, when it is known which, and may refuse.
+        ``check`` gets the properties that are replaced, when they are known, and may raise.
         """
         queue_id, old = queue.queue_id, queue.description
 
@@ -761,21 +767,21 @@ class Namespace:
     async def delete_queue(self, queue: Queue) -> None:
         """Delete an entity and everything in it; links to it are detached.
 
-        On a full disk it is refused, and the entity is there as before.
+        On a full disk it is refused, and the entity is unchanged.
         """
         path = queue.description.path
         await self.changed(lambda draft: draft.delete(queue.queue_id, path))
 
     async def changed(self, plan: Callable[[Draft], object]) -> None:
-        """Return once the change is on disk and holds; if it is refused nothing has changed."""
+        """Return once the change is on disk and applied; if it is refused nothing has changed."""
         done: asyncio.Future[None] = self._loop.create_future()
         self.submit(plan, FutureCommit(done).finish)
         await done
 
     def _apply(self, draft: Draft, done: Callable[[], None]) -> Iterator[float]:
-        """What was planned is on disk: machines go, come and change, and everybody hears of it.
+        """The plan is on disk: machines are removed, created and changed, and links are checked.
 
-        ``done`` is called when no link is left that depends on what is gone. A step is an entity.
+        ``done`` is called when no link to a deleted entity is left. A step is an entity.
         """
         applied = Applied()
         for _step in self.catalogue.apply_in_steps(draft, applied):
@@ -786,8 +792,8 @@ class Namespace:
             for machine in (queue, queue.dead_letters):
                 while machine is not None and machine.locks.let_go(LOCKS_AT_ONCE):
                     yield LOCKS_AT_ONCE * TICKET_COST
-        for queue in (*applied.made, *applied.updated):
-            self.caretakers.entity_changed(queue)
+        for queue in (*applied.created, *applied.updated):
+            self.background_tasks.entity_changed(queue)
             yield QUEUE_COST
         for queue in applied.updated:
             self.touch(queue)
@@ -797,36 +803,36 @@ class Namespace:
             done()
 
     def _recheck_peers(self, done: Callable[[], None]) -> None:
-        """Have every peer look at its links; one that wants to do something does so before."""
+        """Have every connection check its links, at the latest before its next operation."""
         self.rights_version += 1
-        self._go_round(deque(self.peers), done)
+        self._recheck_some(deque(self.peers), done)
 
-    def _go_round(self, peers: deque[Any], done: Callable[[], None]) -> None:
+    def _recheck_some(self, peers: deque[Any], done: Callable[[], None]) -> None:
         stop_s = time.monotonic() + RECHECK_TURN_S
         while peers:
             if peers[0].recheck(stop_s):
                 peers.popleft()
             if peers and time.monotonic() > stop_s:
-                self._loop.call_soon(self._go_round, peers, done)
+                self._loop.call_soon(self._recheck_some, peers, done)
                 return
         done()
 
     def _withdraw(self, queue: Queue) -> None:
-        """An entity is gone: who waits for it hears so, and nobody looks after it any more."""
+        """An entity was deleted: waiting operations fail, and background tasks end."""
         kind, path = queue.description.kind, queue.description.display_path
         gone = AmqpError(Condition.NOT_FOUND, f"The {kind} {path!r} was deleted.")
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
-                if machine.audit_sink is not None:
-                    machine.audit_sink.deleted(machine)
-        self.caretakers.entity_changed(queue)
+                if machine.witness is not None:
+                    machine.witness.deleted(machine)
+        self.background_tasks.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
         self.meter.note_deleted(queue.description.path, self.catalogue.entries.__contains__)
 
     def _forget(self, queue: Queue, reason: AmqpError) -> None:
         for ticket in queue.discard():
-            self._tell_failed(ticket, reason)
+            self._report_failed(ticket, reason)
         self._refused.stored([queue])
         self.catalogue.dirty.pop(queue, None)
         self._drains.pop(queue, None)
@@ -835,15 +841,15 @@ class Namespace:
             timer.cancel()
 
     def replace_rules(self, rules: RuleSet) -> None:
-        """The namespace's keys changed: who used an old one is cut off."""
+        """The namespace's keys changed: links that used an old one are detached."""
         self.rules = rules
         self._recheck_peers(_nothing)
 
-    # -- the disk, and the end ------------------------------------------------------------
+    # -- the disk, and closing ------------------------------------------------------------
 
-    def _look_at_disk(self) -> None:
-        """What is free is looked at for as long as the namespace runs. A disk that does not tell
-        (a mount that is away for a moment) keeps what was known of it."""
+    def _check_disk_space(self) -> None:
+        """Read the free disk space for as long as the namespace runs. While it cannot be read (a
+        mount is unavailable for a moment) the last value stays."""
         directory: Path | None = self.options.data_directory
         if directory is None:
             return
@@ -851,28 +857,28 @@ class Namespace:
             self.throttle.disk_free_bytes = shutil.disk_usage(directory).free
         except OSError as error:
             now_s = self.now().monotonic_s
-            self.offences.note(f"free disk space cannot be read: {error.strerror}", now_s)
-        self._disk_look = self._loop.call_later(DISK_LOOK_S, self._look_at_disk)
+            self.violations.note(f"free disk space cannot be read: {error.strerror}", now_s)
+        self._disk_check = self._loop.call_later(DISK_CHECK_S, self._check_disk_space)
 
     async def close(self) -> None:
-        """Store what was taken in, tell who waits, and close the store."""
-        self.stage.contact.close()
+        """Store what was accepted, answer waiting clients, and close the store."""
+        self.fault_effects.network.close()
         self.faults.clear()
         for peer in list(self.peers):
-            peer.say_goodbye()
-        self.caretakers.stop()
+            peer.stop_reading()
+        self.background_tasks.stop()
         self._refused.try_now()
         self._settle_down(math.inf)
         try:
             await asyncio.wait_for(self._until_drained(), self.options.close_timeout_s)
         except TimeoutError:
-            logger.warning("namespace %s stops while changes wait for the disk", self.name)
-        self._tell_the_rest()
+            logger.warning("Namespace %s: closing while changes wait for the disk", self.name)
+        self._report_the_rest()
         for peer in list(self.peers):
             peer.leave()
         for _at_s, handle in self._timers.values():
             handle.cancel()
-        for timer in (self._retry, self._refused_retry, self._disk_look):
+        for timer in (self._retry, self._refused_retry, self._disk_check):
             if timer is not None:
                 timer.cancel()
         self._changes.fail(StoreFailed(path=self.name, detail="the namespace was closed"))
@@ -883,10 +889,10 @@ class Namespace:
         await asyncio.sleep(0)
         await self.metering.close()
 
-    def _tell_the_rest(self) -> None:
-        """Whoever waits for what is on disk hears of it before everybody is sent away."""
-        while self._telling is not None:
-            next(self._telling, None)
+    def _report_the_rest(self) -> None:
+        """Report what is on disk before the connections are closed."""
+        while self._reporting is not None:
+            next(self._reporting, None)
 
     async def _until_drained(self) -> None:
         while self._has_to_write or self._retry is not None:
@@ -900,8 +906,8 @@ class Namespace:
 
 
 def _done(_result: None, _error: Exception | None) -> None:
-    """Nobody waits for it."""
+    """No caller waits for it."""
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """No caller waits."""

@@ -1,22 +1,22 @@
-"""Queues that are purged, and namespaces that are reset.
+"""Purge of a queue in short slices, and reset of a namespace.
 
-Emptying a queue, in slices that nobody notices.
+    read a slice --> mark it as removed --> commit --> progress --> the next slice
 
-    read a slice --> mark it as gone --> commit --> progress --> the next slice
+A reset deletes everything in a namespace, or only the messages.
 
-A namespace as if it were new: everything in it goes, or only the messages.
-
-Rule 1: what was in the queue when the purge began is removed. What comes later stays, so that a
-        purge ends however busy the senders are.
-Rule 2: a message that a receiver holds is left to it, and counted.
-Rule 3: a slice is one transaction among others; sends and receives go on between two of them.
-Rule 4: if the disk is full the purge ends, and the messages of the slice that was refused are there
-        as before (rule M15). Those of the slices before are gone, as the progress said.
-Rule 5: all of it is one transaction. A crash leaves everything or nothing; on a full disk it is
-        refused, and nothing has changed (rule M15).
-Rule 6: an entity that is kept is made anew, with another id: its messages, locks and history are
-        those of one that is gone, its links are detached, and housekeeping takes its rows away.
-Rule 7: an entity that is kept is described as before, also if it forwards to one that is gone.
+Rule 1: a purge removes what was in the queue when it began. Later messages stay, so that a purge
+        ends however busy the senders are.
+Rule 2: a message that a receiver has locked stays, and is counted.
+Rule 3: a slice is one transaction among others; sends and receives continue between two of them.
+Rule 4: if the disk is full the purge ends, and the messages of the refused slice are unchanged
+        (rule M15). Those of the previous slices are removed, as the progress reported.
+Rule 5: a reset is one transaction. After a crash it has happened completely or not at all; on a
+        full disk it is refused, and nothing has changed (rule M15).
+Rule 6: an entity that a reset keeps is created again, with another id: its messages, locks and
+        history belong to the deleted one, its links are detached, and housekeeping removes its
+        rows.
+Rule 7: an entity that a reset keeps has the same description, also if the target of its forward is
+        deleted.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from twinbus.errors import TwinbusError
 if TYPE_CHECKING:
     from twinbus.broker.namespace.namespace import Namespace
 
-# About what one read of a receiver takes; a purge of a gigabyte is a thousand short turns.
+# About as much as one read for a receiver; a purge of a gigabyte is a thousand short turns.
 SLICE_BYTES = 1 << 20
 SLICE_CHUNKS = 256
 SLICE_SCHEDULED = 1_000
 
 Progress = Callable[[int], None]
-"""Is told how many messages were removed so far."""
+"""Called with the number of messages that were removed so far."""
 
 
 class Purged(NamedTuple):
-    """What a purge did."""
+    """The result of a purge."""
 
     removed_count: int
     locked_count: int
-    """Messages that somebody held; they were left alone."""
+    """Messages that receivers had locked; they stay in the queue."""
 
 
 class PurgeInterrupted(TwinbusError):
-    """The queue was deleted while it was being emptied."""
+    """The queue was deleted during the purge."""
 
 
 def would_purge(queue: Queue, *, deferred: bool = True, scheduled: bool = True) -> Purged:
-    """What a purge would do now."""
+    """The result that a purge would have now."""
     held_count = queue.locked_count
     count = queue.message_count - held_count
     if not deferred:
@@ -89,7 +89,7 @@ async def purge_machine(
 
 
 class _Purge:
-    """One purge under way."""
+    """One purge in progress."""
 
     def __init__(self, namespace: Namespace, queue: Queue, progress: Progress | None) -> None:
         self._namespace = namespace
@@ -97,7 +97,7 @@ class _Purge:
         self._progress = progress
         self._last_seq = queue.next_seq - 1
         self._slice: list[Callable[[], None]] = []
-        """What undoes the slice that is on its way."""
+        """Functions that undo the slice in progress."""
         self.removed_count = 0
         self.locked_count = 0
 
@@ -161,7 +161,7 @@ class _Purge:
         self._slice.append(lambda: queue.restore_scheduled(sizes))
 
     async def _read(self, job: Callable[[Store], Any], act: Callable[[Any], None]) -> Any:
-        """Read, and act on what was read before anybody else can."""
+        """Read, and handle the rows in the same turn of the loop."""
         self._check_is_there()
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -179,22 +179,19 @@ class _Purge:
 
     def _interrupted(self) -> PurgeInterrupted:
         return PurgeInterrupted(
-            f"the queue {self._queue.description.path!r} was deleted while it was emptied",
-            hint="If there is a new one of that name, purge it too",
+            f"The queue {self._queue.description.path!r} was deleted during the purge",
+            hint="Purge the new queue with this name, if there is one",
         )
 
     def _check_is_there(self) -> None:
-        """Nobody is told anything about a queue that is gone: whoever waits would wait for ever.
-
-        Nor is anybody once the disk failed.
-        """
+        """Raise when the queue was deleted or the disk failed: a commit would never be reported."""
         if self._namespace.failure is not None:
             raise self._namespace.failure
         if self._queue.is_deleted:
             raise self._interrupted()
 
     async def _stored(self) -> None:
-        """Wait until what was marked as gone is gone on disk."""
+        """Wait until the slice is removed on disk."""
         self._check_is_there()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         slice_, self._slice = self._slice, []
@@ -205,7 +202,7 @@ class _Purge:
         try:
             await done
         except AmqpError as error:
-            # What peers are told who wait for a queue that is deleted.
+            # The error of operations that wait for a queue that is deleted.
             raise self._interrupted() from error
         finally:
             self._namespace.on_failure.discard(ticket.failed)
@@ -213,7 +210,7 @@ class _Purge:
             self._progress(self.removed_count)
 
     def _undo(self, slice_: list[Callable[[], None]]) -> None:
-        """The disk refused a slice: its messages are there as before."""
+        """The disk refused a slice: its messages are unchanged."""
         queue = self._queue
         if queue.is_deleted or self._namespace.failure is not None:
             return
@@ -249,7 +246,7 @@ class _SliceCommit(FutureCommit):
 
 
 class _IgnoredCommit:
-    """A ticket of somebody who asks in another way."""
+    """A callback without effect: the purge waits for its slice in another way."""
 
     def stored(self, seqs: range) -> None: ...
 
@@ -257,7 +254,7 @@ class _IgnoredCommit:
 
 
 async def reset_namespace(namespace: Namespace, *, keep_entities: bool = False) -> int:
-    """Remove all messages and, unless they are kept, all entities; how many there were."""
+    """Remove all messages and, unless they are kept, all entities; returns their number."""
     count = 0
 
     def plan(draft: Draft) -> None:

@@ -1,21 +1,18 @@
-"""The store's threads, and what queues ask to have read.
+"""The threads of the store, and the reads that queues request.
 
-What a queue machine asks to have read, and which call to the store answers it.
-
-A thread that runs the store's blocking calls, so that nothing in the broker waits for a disk.
-
-Each namespace has two: the writer, which commits, and the reader. The event loop hands over a
-job and is called back on its own thread.
+A StoreThread runs the store's blocking calls, so that the event loop never waits for a disk. Each
+namespace has two: the writer, which commits, and the reader. The event loop submits a job and is
+called back on its own thread.
 
     submit(job, done, queue) --> the jobs of that queue --its turn--> one step --> done(result)
                                           ^                              |
                                           +------- there is more --------+
 
 Rule 1: queues take turns, one step each; within a queue jobs begin in the order in which they
-        came. Without queues it is one line, in order.
+        were submitted. Jobs without a queue run in order.
 Rule 2: a job that may take long is a generator: what it does between two ``yield`` is a step, and
-        a step is short (a few milliseconds). Whoever waits for another queue waits for one step of
-        each queue, however much a client asks of its own.
+        a step is short (a few milliseconds). A job waits for one step of each other queue, however
+        many reads a client requests of its own.
 """
 
 from __future__ import annotations
@@ -44,13 +41,13 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace.namespace import Namespace
 
 # Chunks or scheduled messages that one sweep reads, and their bytes; the next sweep follows at
-# once. A sweep is also what the loop works off in one go: 64 KB are 2,500 messages at most.
+# once. The loop handles a whole sweep in one turn: 64 KB are 2,500 messages at most.
 SWEEP_COUNT_MAX = 256
 SWEEP_BYTES_MAX = 64 * 1024
 
 
 def submit_read(namespace: Namespace, queue: Queue, request: Request) -> None:
-    """Read what the queue asks for, on the reader's thread, and answer it."""
+    """Read what the queue requests, on the reader's thread, and pass it the result."""
     queue_id = queue.queue_id
     match request:
         case LoadNext():
@@ -102,19 +99,19 @@ Post = Callable[..., object]
 
 # Housekeeping waits until the thread had nothing to do for this long.
 IDLE_BEFORE_HOUSEKEEPING_S = 0.1
-# Between two looks for housekeeping on a quiet store.
+# Between two attempts of housekeeping on an idle store.
 HOUSEKEEPING_PAUSE_S = 1.0
 
 
 class _Unfinished:
-    """What a step gives that is not the last one."""
+    """The result of a step that is not the last one."""
 
 
 UNFINISHED: Final = _Unfinished()
 
 
 class Job:
-    """A call, or the steps that it turned out to be."""
+    """A call, or the steps of a generator that it returned."""
 
     __slots__ = ("_call", "_steps", "done")
 
@@ -124,7 +121,7 @@ class Job:
         self.done = done
 
     def step(self) -> Any:
-        """Do a little; the result once it is there, else UNFINISHED."""
+        """Run one step; returns the result after the last one, else UNFINISHED."""
         if self._steps is None:
             result = self._call()
             if not isinstance(result, Generator):
@@ -138,7 +135,7 @@ class Job:
 
 
 class StoreThread:
-    """Runs jobs; see the module's text for the order."""
+    """Runs jobs on a thread; the module's rules define their order."""
 
     def __init__(
         self, name: str, post: Post, housekeeping: Callable[[], bool] | None = None
@@ -147,7 +144,7 @@ class StoreThread:
         self._housekeeping = housekeeping
         self._inbox: SimpleQueue[tuple[object, Job] | None] = SimpleQueue()
         self._jobs: dict[object, deque[Job]] = {}
-        """The jobs that wait, by queue, in the order of their turns. Only the thread looks."""
+        """The jobs that wait, by queue, in the order of their turns. Only the thread uses it."""
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -172,7 +169,7 @@ class StoreThread:
             try:
                 self._take_in(wait_s)
             except Empty:
-                wait_s = self._keep_house()
+                wait_s = self._run_housekeeping()
                 continue
             if not self._jobs:
                 return
@@ -180,7 +177,7 @@ class StoreThread:
             self._take_turn()
 
     def _take_in(self, wait_s: float) -> None:
-        """Sort what came; with nothing to do, wait for something."""
+        """Assign submitted jobs to their queues; without any job, wait for one."""
         inbox = self._inbox
         while not (self._jobs or self._is_stopping) or not inbox.empty():
             entry = inbox.get(timeout=wait_s if self._housekeeping else None)
@@ -204,7 +201,7 @@ class StoreThread:
             self._jobs[queue] = waiting
 
     def _do(self, job: Job) -> bool:
-        """One step; whether it was the last."""
+        """Run one step; returns whether it was the last."""
         error: Exception | None = None
         try:
             result = job.step()
@@ -212,19 +209,19 @@ class StoreThread:
             result, error = None, failure
         if result is UNFINISHED:
             return False
-        # When the loop was closed meanwhile, nobody is left to be told.
+        # When the loop was closed meanwhile, there is no caller left.
         with suppress(RuntimeError):
             self._post(job.done, result, error)
-        # The error knows this frame: without this the two, and all that the job was to write,
+        # The error references this frame: without this both, and all that the job was to write,
         # would wait for the garbage collector.
         del job, result, error
         return True
 
-    def _keep_house(self) -> float:
+    def _run_housekeeping(self) -> float:
         if self._housekeeping is None:
             return HOUSEKEEPING_PAUSE_S
         try:
             return 0.0 if self._housekeeping() else HOUSEKEEPING_PAUSE_S
         except Exception:
-            # A failing disk shows itself at the next commit, where somebody is told.
+            # A failing disk is reported by the next commit.
             return HOUSEKEEPING_PAUSE_S

@@ -1,18 +1,19 @@
-"""One transaction of a namespace, and its parts when the store refuses an op of it as wrong.
+"""One transaction of a namespace, and its parts when the store refuses an op of it as invalid.
 
-    a b c d --refused--> a b | c d --refused--> c | d --refused--> d: refused, later tried apart
+    a b c d --refused--> a b | c d --refused--> c | d --refused--> d: refused, later tried alone
                          stored                 stored
 
 A store refuses an op that breaks its rules before it writes anything
-(broker/storage/operation_checks.py). That is a mistake of the broker or a value of a client that
-was not checked, and not a failed disk.
+(broker/storage/operation_checks.py). That is a defect of the broker or an unchecked value of a
+client, and not a failed disk.
 
 Rule 1: queues between which messages move are one group and stay together, whatever is refused: a
-        queue and its dead letters, a topic and its subscriptions, the two ends of a forward. If
-        they were written apart, a crash between would lose a message or double it (rule M8).
-Rule 2: the group that holds the op is refused. All others are stored, each in its own part.
-Rule 3: a group that was refused is written apart from the others until it was stored again, and
-        rests before each try: what the broker itself had begun in it is tried again and again.
+        queue and its dead letters, a topic and its subscriptions, source and target of a forward.
+        If they were written separately, a crash between the writes would lose or duplicate a
+        message (rule M8).
+Rule 2: the group with the invalid op is refused. All others are stored, each in its own part.
+Rule 3: a group that was refused is written separately from the others until it is stored again,
+        with a pause before each attempt: changes that the broker itself began are repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Move = tuple[Queue, Queue]
 
 @dataclass(slots=True)
 class Transaction:
-    """What is on its way to disk."""
+    """The changes of one commit."""
 
     queues: list[Queue]
     queue_ops: list[Op]
@@ -43,7 +44,7 @@ class Transaction:
     ops: list[Op]
     """All of it, in order."""
     is_large: bool = False
-    """It is put together, shown and told in steps."""
+    """It is put together, applied and reported in steps."""
     moves: list[Move] = field(default_factory=list)
     audit_lines: list[AuditLine] = field(default_factory=list)
     """Written once it is on disk."""
@@ -126,11 +127,11 @@ class RefusedQueues:
             self._until_s.pop(queue, None)
 
     def try_now(self) -> None:
-        """There may be no later."""
+        """Try all of them with the next transaction: the namespace is closing."""
         self.refused(list(self._until_s), 0.0)
 
     def choose(self, dirty: list[Queue], moves: Iterable[Move], now_s: float) -> list[Queue]:
-        """Which queues the next transaction takes: refused ones or others, in turns."""
+        """The queues of the next transaction: refused ones or others, alternately."""
         due: dict[Queue, None] = {}
         resting: dict[Queue, None] = {}
         for group in groups_of(dirty, moves):

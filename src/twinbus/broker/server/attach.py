@@ -1,8 +1,8 @@
-"""A client asks for a link: is it allowed, does the place exist, which end do we put there?
+"""Attach of a link: checks the claim, finds the entity, and chooses the handler of the link.
 
-The order matters. A peer without a token learns nothing about what exists, and every refusal
-is the standard one (no terminus, then a detach with the reason), because the Azure SDK reads
-the reason only from that.
+The order matters. A client without a token does not learn which entities exist, and every refusal
+has the standard form (no terminus, then a detach with the reason), because the Azure SDK reads the
+reason only from that.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 
 
 def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
-    """Answer an attach: accept it with an end of ours behind it, or refuse it."""
+    """Answer an attach: accept it with a handler for the link, or refuse it."""
     try:
-        end = _end_for(peer, link)
+        end = _make_handler(peer, link)
         if not peer.namespace.links.may_take(peer.links):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"The namespace has {peer.namespace.options.links_max} links, and your key its "
-                "share of them. Close some first.",
+                f"The link limit is reached: {peer.namespace.options.links_max} in the namespace, "
+                "of which each key has a share. Close some links.",
             )
         faults = peer.namespace.faults
         if not faults.has_no_faults and inject_attach(faults, end):
@@ -52,7 +52,7 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
         link.refuse(error)
         return
     if isinstance(end, PendingSessionLink):
-        # It is answered when the session is there.
+        # It is answered when the session is locked.
         end.keep_details()
         peer.keep(link, end)
         return
@@ -63,7 +63,7 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
         size_max = end.queue.description.max_message_size_bytes
         properties = {BATCH_SIZE: Int(size_max)}
         if isinstance(link, ReceiverLink):
-            # The envelope of a batch adds a little to the messages in it.
+            # The batch format adds a little to the messages in it.
             link.message_size_bytes_max = peer.limits.batch_size_bytes_max
     link.accept(
         source=attach.source,
@@ -75,16 +75,16 @@ def handle_attach(peer: ClientConnection, link: AnyLink) -> None:
     peer.keep(link, end)
 
 
-def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
+def _make_handler(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
     address = _address(link)
     if address.node == "cbs":
         if isinstance(link, ReceiverLink):
-            return RequestLink(peer, link, "$cbs", peer.token_desk.handle)
+            return RequestLink(peer, link, "$cbs", peer.cbs_node.handle)
         return ReplyLink(peer, link, "$cbs")
     if address.node == "management":
-        return _management_end(peer, link, address)
+        return _make_management_handler(peer, link, address)
     if isinstance(link, ReceiverLink):
-        peer.admission.demand(address.path, Claim.SEND)
+        peer.authorization.demand(address.path, Claim.SEND)
         if address.sub_queue is not None:
             raise AmqpError(Condition.NOT_ALLOWED, "A dead-letter queue cannot be sent to.")
         target = _queue(peer, address)
@@ -93,7 +93,7 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
                 Condition.NOT_ALLOWED, "A subscription cannot be sent to. Send to its topic."
             )
         return IncomingLink(peer, link, target, address.path)
-    peer.admission.demand(address.path, Claim.LISTEN)
+    peer.authorization.demand(address.path, Claim.LISTEN)
     queue = _queue(peer, address)
     if not queue.description.gives_messages:
         raise AmqpError(
@@ -101,13 +101,13 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
             "A topic cannot be received from. Receive from one of its subscriptions.",
         )
     if target_of(queue) is not None:
-        raise not_here(queue)
+        raise forwarded_error(queue)
     wanted = session_wanted(link, queue)
     if not queue.description.status.can_receive:
         raise AmqpError(
             Condition.ENTITY_DISABLED,
             f"The {queue.description.kind} {queue.description.display_path!r} cannot be received "
-            f"from: it is {queue.description.status}.",
+            f"from: its status is {queue.description.status}.",
         )
     deletes = link.peer.snd_settle_mode == SETTLED
     if wanted is not None:
@@ -117,8 +117,8 @@ def _end_for(peer: ClientConnection, link: AnyLink) -> AnyLinkHandler:
     return OutgoingLink(peer, link, queue, address.path, deletes_on_receipt=deletes)
 
 
-def not_here(queue: Queue) -> AmqpError:
-    """Messages that go on by themselves are not there to be received."""
+def forwarded_error(queue: Queue) -> AmqpError:
+    """The error for receivers of an entity whose messages are forwarded."""
     return AmqpError(
         Condition.NOT_ALLOWED,
         f"The messages of {queue.description.display_path!r} are forwarded to "
@@ -126,10 +126,12 @@ def not_here(queue: Queue) -> AmqpError:
     )
 
 
-def _management_end(peer: ClientConnection, link: AnyLink, address: Address) -> AnyLinkHandler:
+def _make_management_handler(
+    peer: ClientConnection, link: AnyLink, address: Address
+) -> AnyLinkHandler:
     for claim in (Claim.LISTEN, Claim.SEND):
         try:
-            peer.admission.demand(address.path, claim)
+            peer.authorization.demand(address.path, claim)
             break
         except AmqpError:
             if claim is Claim.SEND:
@@ -144,13 +146,13 @@ def _management_end(peer: ClientConnection, link: AnyLink, address: Address) -> 
 def _address(link: AnyLink) -> Address:
     terminus = link.peer.target if isinstance(link, ReceiverLink) else link.peer.source
     if isinstance(terminus, Coordinator):
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "Transactions are not offered.")
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Transactions are not supported.")
     if terminus is None or not terminus.address:
         raise AmqpError(
-            Condition.INVALID_FIELD, "The attach names no entity. Set the address of its terminus."
+            Condition.INVALID_FIELD, "The attach has no address. Set the address of its terminus."
         )
     if terminus.dynamic:
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "Dynamic nodes are not offered.")
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "Dynamic nodes are not supported.")
     try:
         return parse_address(terminus.address)
     except InvalidEntityPath as error:
@@ -162,7 +164,7 @@ def _queue(peer: ClientConnection, address: Address) -> Queue:
     if queue is None:
         raise AmqpError(
             Condition.NOT_FOUND,
-            f"There is no queue {address.path!r} in the namespace {peer.namespace.name!r}. "
+            f"Entity {address.path!r} not found in namespace {peer.namespace.name!r}. "
             "Create it first.",
         )
     queue.accessed_at_ms = peer.now.wall_ms

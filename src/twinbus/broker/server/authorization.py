@@ -1,17 +1,14 @@
 """The tokens of a connection: the $cbs node, what they grant, and when they expire.
 
-What one connection may do: the tokens it has shown, and when to look at them again.
+A client sends a token to the ``$cbs`` node, and its connection gets the claims of the token. The
+SDK uses the type "jwt" for shared access signatures too, so the prefix of the token decides; a type
+that no SDK uses for one is refused.
 
-The ``$cbs`` node: a client shows a token, and its connection is granted what it allows.
-
-The SDK says type "jwt" for shared access signatures too, so the token's own beginning decides;
-a type that no SDK uses for one is refused.
-
-Rule 1: nothing is granted before a token was shown, and nothing longer than it lives.
-Rule 2: the connection is looked at when the first of its links may have lost its token. A token
-        that was renewed meanwhile makes that one look too many, and no look is ever too late.
-Rule 3: a connection whose last token has ended, or lost its rule or key, is a stranger's again: it
-        has the time of one to show another token, and is closed then.
+Rule 1: nothing is granted before a valid token was sent, and nothing longer than it is valid.
+Rule 2: the links are checked when the first of them may have lost its token. If that token was
+        renewed meanwhile, one check is superfluous, but no check is ever too late.
+Rule 3: a connection whose last token has expired, or lost its rule or key, is unauthenticated
+        again: it has the usual time to send another token, and is closed then.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionAuthorization:
-    """The grants of one peer, and the clock that ends them."""
+    """The grants of one connection, and the timer that ends them."""
 
     def __init__(self, peer: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
@@ -48,7 +45,7 @@ class ConnectionAuthorization:
         return len(self._grants) > 0
 
     def audience(self) -> Audience:
-        """The names a token for this connection may be made out to."""
+        """The names for which a token of this connection may be signed."""
         remote = self._peer.connection.remote_open
         hostname = remote.hostname if remote is not None else None
         if hostname is not None and hostname.count(":") == 1:
@@ -59,19 +56,19 @@ class ConnectionAuthorization:
         self._listens_until_s.clear()
         self._grants.add(grant, now_s=self._wall_s())
         if self._timer is None:
-            self._look_when_all_end()
+            self._check_when_all_end()
 
     def demand(self, path: str, claim: Claim) -> None:
-        """Raise unless this connection has shown a token that covers it."""
+        """Raise unless a token of this connection grants the claim on the path."""
         if not self._grants.allows(path, claim, now_s=self._wall_s()):
             raise AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
-                f"The claim {claim.names()[0]} on {path!r} is missing or has expired. "
-                "Use a key whose rule has it.",
+                f"The {claim.names()[0]} claim on {path!r} is missing or has expired. "
+                "Use a key whose access rule has it.",
             )
 
     def may_listen(self, path: str) -> bool:
-        """Whether the claim Listen covers the path now; asked for every settlement."""
+        """Whether the Listen claim covers the path now; called for every settlement."""
         until_s = self._listens_until_s.get(path)
         now_s = self._peer.now.wall_ms / 1000
         if until_s is None:
@@ -79,16 +76,16 @@ class ConnectionAuthorization:
             self._listens_until_s[path] = until_s
         return until_s > now_s
 
-    # -- the end of it --------------------------------------------------------------------
+    # -- expiry ---------------------------------------------------------------------------
 
     def watch(self, end: AnyLinkHandler) -> None:
-        """A link was opened: look at it again when its token may have run out."""
+        """A link was opened: check it again when its token may have expired."""
         if end.claim is None:
             return
         now_s = self._wall_s()
-        self._look_at(self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s)
+        self._check_at(self._grants.allowed_until_s(end.path, end.claim, now_s=now_s) or now_s)
 
-    def _look_at(self, at_s: float) -> None:
+    def _check_at(self, at_s: float) -> None:
         if self._timer is not None:
             if self._timer_at_s <= at_s:
                 return
@@ -96,23 +93,23 @@ class ConnectionAuthorization:
         self._timer_at_s = at_s
         self._timer = self._loop.call_later(max(0.0, at_s - self._wall_s()), self._peer.check)
 
-    def _look_when_all_end(self) -> None:
+    def _check_when_all_end(self) -> None:
         last_s = self._grants.last_until_s(now_s=self._wall_s())
         if last_s is None:
             self._peer.lost_all_grants()
         else:
-            self._look_at(last_s)
+            self._check_at(last_s)
 
     def drop_unbacked(self) -> None:
-        """Keys or rules changed: what rests on one that is gone, is gone."""
+        """Keys or rules changed: drop the grants of those that were removed."""
         if self._grants.drop_unbacked(self._peer.namespace.rules_for):
             self._listens_until_s.clear()
 
     def checks(self) -> Iterator[None]:
-        """Detach every link whose token has run out or whose key is gone, link by link."""
+        """Detach every link whose token has expired or whose key was removed, link by link."""
         self.stop()
         now_s = self._wall_s()
-        # Of a thousand links most lead to one place; none is asked about twice.
+        # Of a thousand links most have the same path; each path is checked once.
         known: dict[tuple[str, Claim], int | None] = {}
         for link, end in self._peer.links_and_ends():
             yield
@@ -123,17 +120,17 @@ class ConnectionAuthorization:
                 known[asked] = self._grants.allowed_until_s(*asked, now_s=now_s)
             until_s = known[asked]
             if until_s is not None:
-                self._look_at(until_s)
+                self._check_at(until_s)
                 continue
             error = AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
-                "The token has expired or its key was changed. Put a new token to $cbs.",
+                "The token has expired or its key was changed. Send a new token to $cbs.",
             )
             self._peer.detach(link, error)
-        self._look_when_all_end()
+        self._check_when_all_end()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -143,12 +140,12 @@ class ConnectionAuthorization:
 
 
 TOKEN_TYPES = frozenset({"jwt", "servicebus.windows.net:sastoken"})
-# Tokens that one connection may put in a minute; an SDK puts one per link and hour.
+# Tokens that one connection may send in a minute; an SDK sends one per link and hour.
 TOKENS_PER_MINUTE_MAX = 600
 
 
 class CbsNode:
-    """Takes the tokens of one connection."""
+    """The $cbs node of one connection: accepts its tokens."""
 
     def __init__(self, peer: ClientConnection) -> None:
         self._peer = peer
@@ -158,16 +155,16 @@ class CbsNode:
     def handle(self, request: Request, answer: Callable[[Reply], None]) -> None:
         now = self._peer.namespace.now()
         if self._is_flood(now.monotonic_s):
-            answer(_reply(503, "Too many tokens from this connection. Wait a minute."))
+            answer(_reply(503, "Too many tokens on this connection. Wait one minute."))
             return
         if request.operation != "put-token" or not isinstance(request.body, str):
-            answer(_reply(400, "This is no token. Send operation put-token with a string."))
+            answer(_reply(400, "Not a token. Send the operation put-token with a string."))
             return
         try:
             _check_type(request.properties.get("type"))
             grant = verify(
                 parse_token(request.body),
-                audience=self._peer.admission.audience(),
+                audience=self._peer.authorization.audience(),
                 rules=self._peer.namespace.rules_for,
                 now_s=now.wall_ms / 1000,
             )
@@ -188,7 +185,7 @@ class CbsNode:
 def _check_type(kind: object) -> None:
     if not isinstance(kind, str) or kind not in TOKEN_TYPES:
         raise AccessDenied(
-            "the type of the token is not known", hint="Use servicebus.windows.net:sastoken"
+            "The type of the token is not supported", hint="Use servicebus.windows.net:sastoken"
         )
 
 

@@ -1,17 +1,17 @@
-"""One client connection: protocol events in, queue machines and replies out.
+"""One client connection: protocol events to the handlers of its links, and their replies.
 
-    socket --> Connection (sans I/O) --> events --> the end of a link
-                                                      IncomingLink    client sends to a queue
-                                                      OutgoingLink  client receives from a queue
-                                                      RequestLink    client asks $cbs, $management
-                                                      ReplyLink      ... and is answered
+    socket --> Connection (sans I/O) --> events --> the handler of a link
+                                                      IncomingLink   client sends to a queue
+                                                      OutgoingLink   client receives from a queue
+                                                      RequestLink    requests to $cbs, $management
+                                                      ReplyLink      ... and their replies
 
-Rule 1: whatever one peer does, only that peer hears of it: errors become AMQP errors on its
+Rule 1: whatever one client does, only that client is affected: errors become AMQP errors on its
         own link, session or connection.
-Rule 2: a peer is granted nothing before it has shown a token, and only while the token lives.
-Rule 3: a peer that sends faster than the disk can write is not read from until it has caught
-        up; one that does not read what it asked for is given no more, and not listened to.
-Rule 4: a peer has the loop for a short turn, however much it sent; then others have theirs.
+Rule 2: a client is granted nothing before it has sent a token, and only while the token is valid.
+Rule 3: a client that sends faster than the disk can write is not read from until its messages are
+        stored; one that does not read its messages gets no more, and is not read from.
+Rule 4: a client has the loop for a short turn, however much it sent; then others have theirs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from twinbus.broker.faults.degraded_connection import DegradedConnection
 from twinbus.broker.faults.network import address_of
 from twinbus.broker.namespace.namespace import Namespace, disk_failed
 from twinbus.broker.read_gate import ASKING, LEAVING, OUTPUT, STORING, ReadGate
-from twinbus.broker.server.attach import AnyLinkHandler, handle_attach, not_here
+from twinbus.broker.server.attach import AnyLinkHandler, forwarded_error, handle_attach
 from twinbus.broker.server.authorization import CbsNode, ConnectionAuthorization
 from twinbus.broker.server.incoming_link import IncomingLink
 from twinbus.broker.server.outgoing_link import (
@@ -65,22 +65,22 @@ from twinbus.broker.server.outgoing_link import (
 from twinbus.broker.server.request_reply import ReplyLink
 from twinbus.broker.server.settlement import settle
 
-# A peer with this much waiting for the disk is not read from; reading resumes at the lower mark.
+# A client with this much waiting for the disk is not read from; reading resumes at the lower mark.
 PENDING_BYTES_HIGH = 8 << 20
 PENDING_BYTES_LOW = 2 << 20
-# Frames that are gathered before they are written: one frame of a peer can have many answers.
+# Frames that are collected before they are written: one frame of a client can have many answers.
 OUTPUT_FRAMES_HIGH = 512
-# Requests whose answers are being looked up; each answer may have a megabyte.
+# Requests whose replies are being read; each reply may have a megabyte.
 ASKING_COUNT_MAX = 8
 
-# Before its first token a peer has a shorter turn, and the clock is looked at after each frame.
+# Before its first token a client has a shorter turn, and the clock is read after each frame.
 STRANGER_TURN_S = 0.0005
-# Small frames (or runs of them) after which the clock is looked at.
-FRAMES_BETWEEN_LOOKS = 8
-# A frame counts as one more for so many bytes of its payload: as short annotations they take a
+# Small frames (or runs of them) after which the clock is read.
+FRAMES_BETWEEN_CLOCK_READS = 8
+# A frame counts as one more for this many bytes of its payload: as short annotations they take a
 # sixth of a millisecond.
 FRAME_BYTES = 512
-# How long a closed connection waits for the peer to read our last words and close its side.
+# How long a closed connection waits for the client to read the last frames and close its side.
 LINGER_S = 2.0
 
 CONTAINER_ID = "twinbus"
@@ -90,7 +90,7 @@ class ClientConnection(asyncio.Protocol):
     """The broker's side of one connection."""
 
     def __init__(self, namespace: Namespace, slot: Slot | None = None) -> None:
-        """``slot`` is what the connection takes up; None where nobody counts."""
+        """``slot`` is the connection's slot; None where connections are not counted."""
         self.namespace = namespace
         self.limits = namespace.options.limits
         self.connection = Connection(
@@ -103,10 +103,10 @@ class ClientConnection(asyncio.Protocol):
         )
         self._slot = slot
         self.now = namespace.now()
-        """When the bytes being worked on arrived: one look at the clock for all of them."""
-        self.token_desk = CbsNode(self)
+        """When the bytes of this turn are handled: the clock is read once for all of them."""
+        self.cbs_node = CbsNode(self)
         self._loop = asyncio.get_running_loop()
-        self.admission = ConnectionAuthorization(self, self._loop)
+        self.authorization = ConnectionAuthorization(self, self._loop)
         self.transport: asyncio.Transport | None = None
         self._transport: asyncio.Transport | None = None
         self._ends: dict[int, AnyLinkHandler] = {}
@@ -115,27 +115,27 @@ class ClientConnection(asyncio.Protocol):
         self.turns = namespace.turns.join()
         self.input = self._input = ReadGate(self.turns, self._work)
         self.pending = namespace.throttle.pending.join()
-        """What it sent and is not on disk yet."""
+        """The bytes that it sent and that are not on disk yet."""
         self._stored_bytes = 0
-        """What it sent in this turn and is to be on disk."""
+        """The bytes that it sent in this turn and that are to be stored."""
         self._has_its_share = False
         """Its key may store no more for the moment."""
         self.turn_ends_s = math.inf
-        """When whatever can be interrupted should be; never, outside of a turn."""
+        """When interruptible work should stop; never, outside of a turn."""
         self.unfinished: Callable[[float], bool] | None = None
-        """Goes on with a delivery that takes longer than a turn; nothing else is done before."""
+        """Continues a delivery that takes longer than a turn; nothing else is done before."""
         self._rest: Iterator[DeliveryReceived] | None = None
-        """Deliveries that came together and have to be looked at one by one."""
+        """Deliveries that were received together and have to be checked one by one."""
         self._buffered = BufferedInput(
             namespace.input, self._input, self._loop, self._has_no_room_left
         )
         self.output = BufferedOutput(namespace.output)
         self._is_counting_output = False
-        """The transport has so much to write that it counts."""
+        """The transport has so many bytes to write that they are counted."""
         self.reader_place = namespace.reader_turns.join(self._may_have_more)
         self._rights_version = namespace.rights_version
         self._checks: Iterator[None] | None = None
-        """Links that are still to be looked at, because rights, queues or tokens have changed."""
+        """Links that are still to be checked, because rights, queues or tokens have changed."""
         self._asking_count = 0
         self._handed_bytes = 0
         self._is_write_paused = False
@@ -151,31 +151,31 @@ class ClientConnection(asyncio.Protocol):
         self._had_grants = False
         self._is_authenticated = False
         self.address = ""
-        """Where the peer comes from, for the log."""
+        """The address of the client, for the log."""
         self.line: DegradedConnection | None = None
-        """Between us and the transport while a fault makes the network bad."""
+        """Between this and the transport while there is a network fault."""
 
     # -- transport ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not inherit from asyncio.Transport, but they are such.
+        # uvloop's transports do not inherit from asyncio.Transport, but have its interface.
         self.transport = self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=OUTPUT_BYTES_COUNTED)
         self._input.opened(transport)
         self.address = address_of(transport).rpartition(":")[0]
         if self._slot is not None:
             if not self._slot.is_taken:
-                transport.abort()  # It was evicted in the moment of coming in.
+                transport.abort()  # It was evicted just before this.
                 return
             self._slot.evict = self._evicted
             self._slot.is_owed = self._has_backlog
         self.namespace.peers.add(self)
         if not self.namespace.faults.has_no_faults:
-            self.namespace.stage.contact.meet(self)
+            self.namespace.fault_effects.network.apply(self)
         self._set_handshake_timer(self.limits.handshake_timeout_s)
 
     def _evicted(self) -> None:
-        """Others need the slot of a stranger: nothing is said, and nothing is waited for."""
+        """Another connection needs the slot: close this one without a close frame."""
         self._log_violation(EVICTED)
         self.abort()
 
@@ -186,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
         if self.line is not None and self.line.is_frozen:
             self._set_handshake_timer(self.limits.handshake_timeout_s)
             return
-        self._log_violation("a peer did not finish its handshake in time")
+        self._log_violation("a client did not finish its handshake in time")
         if self.connection.phase is ConnectionState.RUNNING:
             self.cut(_no_token_in_time(had_one=self._had_grants))
         elif self._transport is not None:
@@ -195,13 +195,13 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.line is not None and self.line.holds(data):
             return
-        if not self.admission.has_token:
+        if not self.authorization.has_token:
             self._pre_auth_bytes += len(data)
             if self._pre_auth_bytes > self.limits.pre_auth_bytes_max:
                 self.cut(
                     AmqpError(
                         Condition.UNAUTHORIZED_ACCESS,
-                        "Too much was sent before a token. Put a token to $cbs first.",
+                        "Too many bytes were sent before a token. Send a token to $cbs first.",
                     )
                 )
                 return
@@ -217,38 +217,38 @@ class ClientConnection(asyncio.Protocol):
         self.connection.note_read(self.now.monotonic_s)
         is_outdated = self._rights_version != self.namespace.rights_version
         if (is_outdated or self._checks) and not self.recheck(time.monotonic() + TURN_S):
-            # Nothing is done on a right that may be gone.
+            # No operation uses a claim that may have been removed.
             self._input.turn_ended(is_done=False)
             return
         try:
             is_done = self._take_turn()
         except Exception as error:
-            # A mistake of ours. The peer that found it loses its connection, nobody else does.
-            self.namespace.offences.note_mistake(
+            # A defect of the broker. Only the client that caused it loses its connection.
+            self.namespace.violations.note_mistake(
                 "a frame could not be handled",
                 error,
                 self.now.monotonic_s,
                 address=self.address,
                 is_stranger=not self._is_authenticated,
             )
-            sentence = "The broker could not handle this frame. Its log says why."
+            sentence = "The broker could not handle this frame. See the log of the broker."
             self.cut(AmqpError(Condition.INTERNAL_ERROR, sentence))
             return
         self._input.turn_ended(is_done=is_done)
         if is_done:
-            # Whole frames that wait for their turn are one read at most, and do not count.
+            # Complete frames that wait for their turn are one read at most, and do not count.
             unfinished = self.connection.unfinished_bytes
             if unfinished or self._buffered.holder.used:
                 self._buffered.holds(unfinished)
         self.flush()
 
     def _has_no_room_left(self) -> None:
-        self._log_violation("a peer began more than it ended")
+        self._log_violation("a client has too many unfinished frames and deliveries")
         self.cut(
             AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                "Too many bytes of unfinished frames and deliveries of your key are held. "
-                "Finish what you begin.",
+                "Too many bytes of unfinished frames and deliveries are held for your key. "
+                "Finish them first.",
             )
         )
 
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         connection, gate = self.connection, self._input
         self.turn_ends_s = stop_s
         self._has_its_share = False
-        weight, weight_max = 0, FRAMES_BETWEEN_LOOKS if self._is_authenticated else 1
+        weight, weight_max = 0, FRAMES_BETWEEN_CLOCK_READS if self._is_authenticated else 1
         while not gate.reasons and not self._has_its_share:
             if (self._rest is not None or self.unfinished is not None) and not self._go_on():
                 break
@@ -296,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def _go_on(self) -> bool:
-        """Take up what was begun; whether all of it is done."""
+        """Continue unfinished work; whether all of it is done."""
         stop_s = self.turn_ends_s
         while True:
             if self.unfinished is not None:
@@ -315,7 +315,7 @@ class ClientConnection(asyncio.Protocol):
         self.namespace.peers.discard(self)
         if self._slot is not None:
             self._slot.leave()
-        self.admission.stop()
+        self.authorization.stop()
         for timer in (self._handshake, self._heartbeat, self._linger):
             if timer is not None:
                 timer.cancel()
@@ -337,12 +337,12 @@ class ClientConnection(asyncio.Protocol):
         self._release()
 
     def _release(self) -> None:
-        """Undo the rings that the peer is part of: whoever waits for an answer on its behalf needs
-        none of this, and what the rings keep would wait for the garbage collector."""
+        """Break the reference cycles of this connection: pending callbacks need none of this, and
+        objects in cycles would wait for the garbage collector."""
         self._handshake = self._heartbeat = self._linger = None
         self._input.close()
         self.transport = self.line = None
-        del self.admission, self.token_desk, self.allowance, self._buffered
+        del self.authorization, self.cbs_node, self.allowance, self._buffered
 
     def pause_writing(self) -> None:
         self._is_counting_output = True
@@ -354,7 +354,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_write_paused:
             self._is_write_paused = False
             if self._transport is not None:
-                # What still waits is counted again at once, and may be too much for its key.
+                # The bytes that still wait are counted again, and may be too many for its key.
                 self._transport.set_write_buffer_limits(high=OUTPUT_BYTES_COUNTED)
             if not self._is_write_paused:
                 self._input.go_on(OUTPUT)
@@ -362,7 +362,7 @@ class ClientConnection(asyncio.Protocol):
         self.reader_place.start_waiting()
 
     def _count_output(self) -> None:
-        """The peer reads more slowly than it is written to: up to a point that is its business."""
+        """Count the bytes that the client has not read yet; above a limit its receivers pause."""
         transport = self._transport
         if transport is None:
             return
@@ -370,20 +370,20 @@ class ClientConnection(asyncio.Protocol):
         if not self.output.wrote(size) and not self._is_write_paused:
             self._is_write_paused = True
             if size >= OUTPUT_BYTES_HIGH:
-                # Only fast receivers come here: they go on before all of it is read.
+                # Only fast receivers reach this: they resume before all of it is read.
                 transport.set_write_buffer_limits(high=OUTPUT_BYTES_HIGH)
             self._input.stop(OUTPUT)
             self._pause_receivers()
 
     def handed_out(self, size: int) -> None:
-        """A receiver was given so many bytes; they are written at the end of the turn."""
+        """``size`` bytes were delivered; they are written at the end of the turn."""
         self._handed_bytes += size
         if self._handed_bytes > OUTPUT_BYTES_COUNTED and self._has_enough:
             self._pause_receivers()
 
     @property
     def _has_enough(self) -> bool:
-        """What it was handed, and is not written yet, is as much as may wait for it."""
+        """The delivered bytes that are not written yet have reached the limit."""
         handed = self._handed_bytes
         return handed > OUTPUT_BYTES_HIGH or (
             handed > OUTPUT_BYTES_COUNTED and not self.output.has_room
@@ -394,7 +394,7 @@ class ClientConnection(asyncio.Protocol):
         return self._is_write_paused or self._has_enough
 
     def _may_have_more(self) -> bool:
-        """Whether it reads its answers."""
+        """Whether the client reads its replies."""
         return not self._is_counting_output and self.output.may_keep_replies
 
     def _pause_receivers(self) -> None:
@@ -408,13 +408,13 @@ class ClientConnection(asyncio.Protocol):
                 end.resume()
 
     def pause_session(self, session: object) -> None:
-        """The peer closed the session's window: none of its receivers gets any more."""
+        """The client closed the session's window: its receivers get no more messages."""
         for end in self._ends_of(session):
             if isinstance(end, OutgoingLink):
                 end.pause()
 
     def _has_room(self) -> None:
-        """Messages were settled while this connection held all that it may hold."""
+        """Messages were settled while this connection was at its limit."""
         self._loop.call_soon(self._wake_receivers)
 
     def _wake_receivers(self) -> None:
@@ -453,43 +453,43 @@ class ClientConnection(asyncio.Protocol):
             self._begin_to_leave(transport)
 
     def _begin_to_leave(self, transport: asyncio.Transport) -> None:
-        """Everything is said. To close at once could take back what the peer has not read yet."""
+        """All frames are written. To close at once could discard bytes that are not read yet."""
         self._linger = self._loop.call_later(LINGER_S, transport.abort)
         self._input.throw_away()
         if not transport.can_write_eof():
-            # In TLS to close is to say goodbye and wait for the answer; twice would break abort().
+            # In TLS a close waits for the other side; a second one would break abort().
             if not transport.is_closing():
                 transport.close()
             return
         try:
             transport.write_eof()
         except OSError:
-            transport.abort()  # The peer is gone; nobody is left to hear anything.
+            transport.abort()  # The client has disconnected.
 
     def cut(self, error: AmqpError | None) -> None:
-        """Close the connection from our side, with a reason if there is one."""
+        """Close the connection from the broker's side, with an error if there is one."""
         self.connection.close(error)
         self.flush()
 
     def leave(self) -> None:
-        """The broker is about to be gone: last words, and no waiting for the peer."""
+        """The broker closes: send a close frame, and do not wait for the client."""
         self.cut(None)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
-        """What the peer has not read by now it will not hear."""
+        """Close the transport at once; bytes that are not sent are lost."""
         if self._transport is not None:
             self._transport.abort()
 
-    def say_goodbye(self) -> None:
-        """The broker stops: no more work from this peer; answers under way still go out."""
+    def stop_reading(self) -> None:
+        """The broker stops: read no more from this client; pending answers are still sent."""
         self._input.stop(LEAVING)
 
     # -- back-pressure --------------------------------------------------------------------
 
     def began_storing(self, load: int) -> None:
-        """So much waits for the disk; see MESSAGE_OVERHEAD_BYTES."""
+        """``load`` bytes wait for the disk; see MESSAGE_OVERHEAD_BYTES."""
         holder, shared = self.pending, self.namespace.throttle.pending
         shared.take(holder, load)
         self._stored_bytes += load
@@ -506,7 +506,7 @@ class ClientConnection(asyncio.Protocol):
         self.namespace.turns.release()
 
     def began_asking(self) -> None:
-        """An answer is being looked up."""
+        """The reply to a request is being read."""
         self._asking_count += 1
         if self._asking_count >= ASKING_COUNT_MAX:
             self._input.stop(ASKING)
@@ -551,7 +551,7 @@ class ClientConnection(asyncio.Protocol):
                 self._on_closed(event)
 
     def _advanced(self) -> None:
-        """A stranger that goes on with its handshake is evicted later than one that waits."""
+        """A connection that continues its handshake is evicted later than one that waits."""
         if not self._is_authenticated and self._slot is not None:
             self._slot.advanced()
 
@@ -559,7 +559,7 @@ class ClientConnection(asyncio.Protocol):
         end = event.link.owner
         taken = end.take_run(event) if isinstance(end, IncomingLink) else 0
         if taken < len(event.payloads):
-            # Each of them may be a batch that takes a turn of its own.
+            # Each of them may be a batch that needs a turn of its own.
             self._rest = islice(event.singles(), taken, None)
 
     def _on_delivery(self, event: DeliveryReceived) -> None:
@@ -588,7 +588,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_handshake_timer(self._token_timeout_s())
         self._watch_silence()
         if not self.namespace.faults.has_no_faults:
-            self.namespace.stage.contact.meet(self)
+            self.namespace.fault_effects.network.apply(self)
 
     def _set_handshake_timer(self, delay_s: float | None) -> None:
         if self._handshake is not None:
@@ -598,14 +598,14 @@ class ClientConnection(asyncio.Protocol):
             self._handshake = self._loop.call_later(delay_s, self._handshake_timed_out)
 
     def _token_timeout_s(self) -> float:
-        """Where slots are scarce, a token has to come as soon as an open."""
+        """When slots are scarce, the deadline of the token is that of the open."""
         if self._slot is not None and self._slot.is_pressed:
             return min(self.limits.handshake_timeout_s, self.limits.token_timeout_s)
         return self.limits.token_timeout_s
 
     def clock_moved(self) -> None:
-        """A jump of the clock is no silence, but it is the end of tokens."""
-        self.connection.note_read(self.namespace.now().monotonic_s)
+        """A jump of the clock does not count as idle time, but tokens may have expired."""
+        self.connection.heard(self.namespace.now().monotonic_s)
         self.check()
 
     def _watch_silence(self) -> None:
@@ -626,19 +626,19 @@ class ClientConnection(asyncio.Protocol):
 
     def _log_violation(self, what: str) -> None:
         now_s = self.namespace.now().monotonic_s
-        self.namespace.offences.note(what, now_s, address=self.address)
+        self.namespace.violations.note(what, now_s, address=self.address)
 
-    # -- ends -----------------------------------------------------------------------------
+    # -- links ----------------------------------------------------------------------------
 
     def keep(self, link: Any, end: AnyLinkHandler) -> None:
-        """A link was accepted; ``end`` is our side of it."""
+        """A link was accepted; ``end`` is its handler."""
         if id(link) not in self._ends:
             self.namespace.links.take(self.links, 1)
             self.namespace.note_link(end.path, 1)
         self._ends[id(link)] = end
         link.owner = end
         end.opened()
-        self.admission.watch(end)
+        self.authorization.watch(end)
 
     def _forget(self, link: Any) -> None:
         end = self._ends.pop(id(link), None)
@@ -657,7 +657,7 @@ class ClientConnection(asyncio.Protocol):
         return ledger
 
     def reply_end(self, session: object, path: str, reply_to: str | None) -> ReplyLink | None:
-        """Where the answer to a request on node ``path`` goes."""
+        """The link for the reply to a request on node ``path``."""
         ends = [end for end in self._ends_of(session) if isinstance(end, ReplyLink)]
         for wanted in (reply_to, None):
             for end in ends:
@@ -668,26 +668,26 @@ class ClientConnection(asyncio.Protocol):
     # -- access ---------------------------------------------------------------------------
 
     def granted(self, grant: AccessGrant) -> bool:
-        """A token was shown; False when there are too many connections for another one."""
+        """A token was verified; False when the connection limit is reached."""
         if not self._is_authenticated and not self._authenticate(grant):
             return False
-        if not self.admission.has_token:
+        if not self.authorization.has_token:
             self._use_key((self.namespace.name, grant.scope, grant.rule_name))
-        self.admission.grant(grant)
+        self.authorization.grant(grant)
         self._set_handshake_timer(None)
         return True
 
     def _authenticate(self, grant: AccessGrant) -> bool:
-        """With its first token a peer is no stranger any more."""
+        """With its first token a connection is authenticated."""
         key = grant.scope, grant.rule_name
         if self._slot is not None and not self._slot.authenticate(key):
             self._log_violation("too many connections")
             self.cut(
                 AmqpError(
                     Condition.RESOURCE_LIMIT_EXCEEDED,
-                    f"The namespace has {self.namespace.options.connections_max} connections, "
-                    "which is as many as it may have, and your key its share of them. "
-                    "Close others first.",
+                    "The connection limit is reached: "
+                    f"{self.namespace.options.connections_max} in the namespace, of which each "
+                    "key has a share. Close other connections.",
                 )
             )
             return False
@@ -696,13 +696,13 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def lost_all_grants(self) -> None:
-        """Nothing is granted any more: the time for a token begins anew, and so does its limit."""
+        """Nothing is granted any more: the deadline and the byte limit for a token restart."""
         if self._handshake is None and self.connection.phase is ConnectionState.RUNNING:
             self._pre_auth_bytes, self._had_grants = 0, True
             self._set_handshake_timer(self.limits.token_timeout_s)
 
     def _use_key(self, key: Hashable) -> None:
-        """From now on what it uses counts for the key that it has shown first."""
+        """From now on its usage counts for the key of its first token."""
         namespace, pending = self.namespace, self.namespace.throttle.pending
         pending.move(self.pending, key)
         namespace.links.move(self.links, key)
@@ -713,15 +713,15 @@ class ClientConnection(asyncio.Protocol):
         self.turns.use_key(key, partial(pending.has_room, self.pending.account))
 
     def note_refusal(self, what: str) -> None:
-        """One line in the log for a peer that tries its luck, however often it does."""
+        """Write one line to the log for a client with refused tokens, however many they are."""
         if not self._has_noted_refusal:
             self._has_noted_refusal = True
             self._log_violation(what)
 
     def recheck(self, stop_s: float = math.inf) -> bool:
-        """Keys, rules or queues changed: detach what is no longer allowed or there.
+        """Keys, rules or queues changed: detach links that are no longer allowed.
 
-        Whether all links were looked at by the time that the monotonic clock says ``stop_s``.
+        Returns whether all links were checked before the monotonic clock reached ``stop_s``.
         """
         if self._transport is None:
             return True
@@ -739,7 +739,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def check(self) -> None:
-        """Look at all links again, a few at a time: tokens may have run out."""
+        """Check all links again, a few at a time: tokens may have expired."""
         if self._transport is None:
             return
         if self._checks is None:
@@ -748,8 +748,8 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(self.check)
 
     def _all_checks(self) -> Iterator[None]:
-        self.admission.drop_unbacked()
-        yield from self.admission.checks()
+        self.authorization.drop_unbacked()
+        yield from self.authorization.checks()
         for link, end in self.links_and_ends():
             yield
             queue = getattr(end, "queue", None)
@@ -758,10 +758,10 @@ class ClientConnection(asyncio.Protocol):
             if queue is not None and queue.is_deleted:
                 self.detach(link, AmqpError(Condition.NOT_FOUND, "The queue was deleted."))
             elif isinstance(end, OutgoingLink) and target_of(end.queue) is not None:
-                self.detach(link, not_here(end.queue))
+                self.detach(link, forwarded_error(end.queue))
 
     def has_end(self, link: Any, end: AnyLinkHandler) -> bool:
-        """Whether the link has not been given up meanwhile."""
+        """Whether ``end`` is still the handler of the link."""
         return self._ends.get(id(link)) is end
 
     def links_and_ends(self) -> list[tuple[Any, AnyLinkHandler]]:
@@ -769,8 +769,8 @@ class ClientConnection(asyncio.Protocol):
         return [(link, self._ends[id(link)]) for link in links if id(link) in self._ends]
 
     def detach(self, link: Any, error: AmqpError) -> None:
-        """End a link from our side. What is to be written on it goes first: a message may have been
-        stored by the very transaction that deleted its queue."""
+        """Detach a link from the broker's side. Its pending frames are written first: a message may
+        have been stored by the same transaction that deleted its queue."""
         end = self._ends.get(id(link))
         if end in self._ready:
             del self._ready[end]
@@ -783,11 +783,13 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _no_token_in_time(*, had_one: bool) -> AmqpError:
-    """A client whose token has ended takes it for a lost connection, and opens another one."""
+    """A client whose token has expired treats this as a lost connection, and opens another one."""
     if had_one:
         return AmqpError(
             Condition.CONNECTION_FORCED,
-            "The last token has ended or lost its rule, and no other came in time. "
+            "The last token expired or lost its access rule, and no other was sent in time. "
             "Connect again with a new token.",
         )
-    return AmqpError(Condition.UNAUTHORIZED_ACCESS, "No token came in time. Put a token to $cbs.")
+    return AmqpError(
+        Condition.UNAUTHORIZED_ACCESS, "No token was sent in time. Send a token to $cbs."
+    )

@@ -1,8 +1,8 @@
-"""From messages handed out to the bytes that a receiver gets.
+"""Stored messages to the transfer frames of a receiver.
 
-The bare message goes out as it came in. In front of it stand the header, the lock token and
-the broker's annotations, all of fixed width, so that one Struct.pack per message writes frame
-head, transfer and sections together: half a microsecond instead of five.
+The bare message is sent as it was received. In front of it are the header, the lock token and the
+broker's annotations, all of fixed width, so that one Struct.pack per message writes frame head,
+transfer and sections together: half a microsecond instead of five.
 
     frame head | transfer | header | delivery annotations | message annotations | bare message
 """
@@ -34,7 +34,7 @@ STATE_ACTIVE, STATE_DEFERRED, STATE_SCHEDULED = 0, 1, 2
 
 
 def token_uuid(token: bytes) -> UUID:
-    """A lock token as the SDK shows it: the delivery tag read as a .NET GUID."""
+    """A lock token as in the SDK: the delivery tag read as a .NET GUID."""
     return UUID(bytes_le=token)
 
 
@@ -88,7 +88,7 @@ def delivered_message(
     token: bytes | None = None,
     locked_until_ms: int | None = None,
 ) -> bytes:
-    """One message of a chunk as a receiver or a peek sees it: the general, slower way."""
+    """One message of a chunk for a receiver or a peek: the general, slower way."""
     record = unpack_record(blob, chunk.starts[index], chunk.starts[index + 1])
     state = STATE_DEFERRED if chunk.deferred >> index & 1 else STATE_ACTIVE
     return encode_record(
@@ -124,7 +124,7 @@ def encode_record(
     )
 
 
-# -- the fast way: plain messages, first delivery, whole in one frame ---------------------------
+# -- the fast way: plain messages, first delivery, one frame each -------------------------------
 
 _FIRST_HEADER = header_section(DEFAULT_PRIORITY, None, 0)
 
@@ -165,10 +165,10 @@ _SETTLED_FRAME = _layout(None)
 def plain_frames(
     grant: DeliveryBatch, channel: int, handle: int, first_delivery_id: int
 ) -> list[bytes] | None:
-    """One transfer frame for each message of a grant.
+    """One transfer frame for each message of a delivery batch.
 
-    None when a message of it needs the general way: it has a header, annotations or a delivery
-    count of its own.
+    None when a message needs the general way: it has a header, annotations or a delivery count
+    of its own.
     """
     chunk, blob, starts = grant.chunk, grant.blob, grant.chunk.starts
     first, last = grant.start, grant.start + grant.count

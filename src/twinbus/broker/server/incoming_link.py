@@ -1,11 +1,11 @@
-"""The end of a link on which a client sends into a queue.
+"""The handler of a link on which a client sends to a queue or topic.
 
 Every refusal is a rejected delivery with its own condition, because that is the only form in
-which the Azure SDK shows the reason to its caller; the link stays up. An acknowledgement is
-written after the commit, and neighbours share one frame.
+which the Azure SDK passes the reason to its caller; the link stays attached. An acknowledgement is
+written after the commit, and consecutive ones share one frame.
 
-Rule 1: nothing of a delivery is kept here but numbers and the state that answered it. An error
-        would keep its traceback, that its frames, and these the payload.
+Rule 1: of a delivery only its numbers and the state that answered it are kept. An error would keep
+        its traceback, that its frames, and these the payload.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 # Credit for a sender: enough that a pipeline never waits for a flow frame.
 SEND_CREDIT = 2_000
-# The Azure SDK assumes 10,000 credits before it has seen any; more at once is a flood.
+# The Azure SDK assumes 10,000 credits before it has received any; more at once is a flood.
 UNACKNOWLEDGED_MAX = 20_000
-# A run that would wrap around is taken one by one.
+# The deliveries of a run that would wrap around are handled one by one.
 DELIVERY_ID_MAX = 0xFFFFFFFF
 # Deliveries and outcomes remembered for the Azure SDK: its aio sender, used from several tasks
 # at once, sends a transfer twice, and also two messages under one delivery id. No rejection is
-# asked for that is older than the deliveries.
+# needed that is older than these deliveries.
 DELIVERIES_REMEMBERED = 16
 # Of a longer payload only both ends are compared.
 COMPARED_BYTES_MAX = 4_096
 
 
 class SendAck:
-    """Deliveries that came together and wait for their commit."""
+    """Deliveries that were received together and wait for their commit."""
 
     __slots__ = ("_delivery_ids", "_link", "_load")
 
@@ -70,7 +70,7 @@ class SendAck:
 
 
 class IncomingLink:
-    """Receives what a client sends."""
+    """Handles the deliveries of a client that sends."""
 
     claim = Claim.SEND
 
@@ -82,13 +82,13 @@ class IncomingLink:
         self._accepted: list[range] = []
         self._waiting: set[int] = set()
         self._again: dict[int, int] = {}
-        """How many more deliveries wait under an id that is in use already."""
+        """How many more deliveries wait under an id that is already in use."""
         self._recent: deque[int] = deque(maxlen=DELIVERIES_REMEMBERED)
         """The marks of the last deliveries."""
         self._unmarked: tuple[int, list[bytes]] | None = None
         """The last id and payloads of a run that has no marks yet: see _remember_run()."""
         self._rejected: dict[int, bytes] = {}
-        """The state with which each of them was refused."""
+        """The state with which each of them was rejected."""
         self._plain = plain_messages()
         self._spread = PartitionAssigner()
         self._sent = peer.namespace.meter.counter(path, Operation.SEND)
@@ -106,7 +106,7 @@ class IncomingLink:
         if len(self._waiting) >= UNACKNOWLEDGED_MAX:
             raise AmqpError(
                 Condition.LINK_TRANSFER_LIMIT_EXCEEDED,
-                f"{UNACKNOWLEDGED_MAX} deliveries wait for their acknowledgement already.",
+                f"A link must have at most {UNACKNOWLEDGED_MAX} unacknowledged deliveries.",
             )
         try:
             self._take(event)
@@ -115,10 +115,10 @@ class IncomingLink:
         self._link.replenish()
 
     def take_run(self, event: DeliveriesReceived) -> int:
-        """Take deliveries that need no look at each; how many of the first, by the end of the turn.
+        """Accept deliveries that need no separate check; returns how many, from the first on.
 
-        The others are left to on_delivery(). Whatever is special about one of them (a ping, a
-        mistake, a full queue) is decided there.
+        The others are left to on_delivery(), which handles every special case (a ping, an invalid
+        message, a full queue).
         """
         peer, queue, payloads = self._peer, self.queue, event.payloads
         namespace, description = peer.namespace, queue.description
@@ -161,9 +161,9 @@ class IncomingLink:
         return len(payloads)
 
     def _remember_run(self, last_id: int, payloads: list[bytes]) -> None:
-        """Remember the last deliveries of a run. Their marks are made when a single delivery
-        comes or the acknowledgements are written: a stream of runs needs those of the last one
-        only, and the payloads are in memory until then anyway."""
+        """Remember the last deliveries of a run. Their marks are computed when a single delivery
+        is received or the acknowledgements are written: a stream of runs needs those of the last
+        one only, and the payloads are in memory until then anyway."""
         if len(payloads) < DELIVERIES_REMEMBERED:
             self._mark_run()
         self._unmarked = last_id, payloads[-DELIVERIES_REMEMBERED:]
@@ -194,10 +194,10 @@ class IncomingLink:
             peer.unfinished = partial(self._go_on, event, ingestion)
 
     def _go_on(self, event: DeliveryReceived, ingestion: Ingestion, stop_s: float) -> bool:
-        """Take the next slice of a batch; whether it was the last one.
+        """Check the next slice of a batch; whether it was the last one.
 
-        Meanwhile the link may have been closed, its token may have run out, or the queue may be
-        gone: then nothing of the batch is stored, and it is not acknowledged.
+        Meanwhile the link may have been closed, its token may have expired, or the queue may have
+        been deleted: then nothing of the batch is stored, and it is not acknowledged.
         """
         if self._link.is_detached:
             return True
@@ -212,13 +212,13 @@ class IncomingLink:
         return True
 
     def _check_open(self) -> None:
-        """Raise unless the queue takes messages and the disk does."""
+        """Raise unless the queue accepts messages and the disk works."""
         description = self.queue.description
         if description.status is not EntityStatus.ACTIVE and not description.status.can_send:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
-                f"The {description.kind} {description.display_path!r} takes no messages: it is "
-                f"{description.status}.",
+                f"The {description.kind} {description.display_path!r} does not accept messages: "
+                f"its status is {description.status}.",
             )
         if self.queue.is_deleted:
             raise AmqpError(
@@ -229,16 +229,15 @@ class IncomingLink:
             raise AmqpError(Condition.INTERNAL_ERROR, "The broker's disk failed.")
 
     def _take_whole(self, event: DeliveryReceived, taken: Ingested) -> None:
-        """Store what was checked, if there is room for all of it."""
+        """Store the checked messages, if there is room for all of them."""
         namespace, queue, now = self._peer.namespace, self.queue, self._peer.now
         description = queue.description
         self._check_rate(taken)
         if not queue.has_room_for(taken.byte_count):
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"The {description.kind} {description.display_path!r} is full: "
-                f"{description.max_size_mb} MB are its quota. Receive from it, or raise "
-                "max_size_mb.",
+                f"The {description.kind} {description.display_path!r} is full: its quota is "
+                f"{description.max_size_mb} MB. Receive messages, or raise max_size_mb.",
             )
         if not namespace.faults.has_no_faults and inject_send(
             namespace.faults, self, event, taken, now
@@ -249,11 +248,11 @@ class IncomingLink:
         self.store_held(event, taken)
 
     def _check_rate(self, taken: Ingested) -> None:
-        """Raise ServerBusy if the namespace, the entity or one of the partitions has too much."""
+        """Raise ServerBusy if the namespace, the entity or one of the partitions is throttled."""
         description, peer, shares = self.queue.description, self._peer, taken.shares
         count = len(taken.messages) + taken.ping_count
         if description.enable_partitioning:
-            # What was taken in slices has its partitions already, but for the pings.
+            # Messages of slices already have their partitions, but pings do not.
             left = taken.messages if shares is None else []
             shares = self._spread.assign(left, description, taken.ping_count) + (
                 shares or Counter()
@@ -262,7 +261,7 @@ class IncomingLink:
         peer.namespace.throttle.check(self.queue.queue_id, count, now_s, shares, peer.pending)
 
     def store_held(self, event: DeliveryReceived, taken: Ingested) -> None:
-        """Store what was checked and is waited for; a ping is only acknowledged."""
+        """Store the checked messages of a delivery; a ping is only acknowledged."""
         peer, queue, namespace = self._peer, self.queue, self._peer.namespace
         if taken.ping_count:
             pinged = namespace.meter.counter(self.path, Operation.PING)
@@ -279,17 +278,17 @@ class IncomingLink:
         namespace.touch(queue)
 
     def store_silently(self, messages: list[IncomingMessage], ticket: SilentAck) -> None:
-        """Store messages whose sender is never told."""
+        """Store messages that are never acknowledged."""
         self.queue.enqueue(messages, ticket)
         self._peer.namespace.touch(self.queue)
 
     def hold(self, event: DeliveryReceived) -> None:
-        """The answer comes later or never; until then the same transfer is not answered."""
+        """The answer is sent later or never; until then a repeated transfer is not answered."""
         if not event.settled:
             self._await(event.delivery_id)
 
     def detach(self, error: AmqpError) -> None:
-        """End the link from our side."""
+        """Detach the link from the broker's side."""
         self._peer.detach(self._link, error)
 
     def _accept_unstored(self, event: DeliveryReceived) -> None:
@@ -355,7 +354,7 @@ class IncomingLink:
             self._write(delivery_id, delivery_id, STATE_ACCEPTED)
 
     def flush(self) -> None:
-        """Write the acknowledgements that have gathered, neighbours in one frame."""
+        """Write the collected acknowledgements, consecutive ones in one frame."""
         self._mark_run()
         accepted, self._accepted = self._accepted, []
         if self._link.is_detached or not accepted:
@@ -374,11 +373,11 @@ class IncomingLink:
         session.connection.write(encode_frame(session.channel, body))
 
     def detached(self) -> None:
-        """The link is gone; what waits for a commit is stored all the same."""
+        """The link is detached; what waits for a commit is stored all the same."""
         self.forget_waiting()
 
     def forget_waiting(self) -> None:
-        """Nobody is told any more what became of what was sent."""
+        """Answer none of the deliveries that wait."""
         self._unmarked = None
         self._waiting.clear()
         self._again.clear()
@@ -387,7 +386,7 @@ class IncomingLink:
 
 
 def mark_of(delivery_id: int, payload: bytes) -> int:
-    """What tells one delivery from another under the same id, without keeping any of it."""
+    """A hash that distinguishes deliveries with the same id, without keeping the payload."""
     size = len(payload)
     if size > COMPARED_BYTES_MAX:
         half = COMPARED_BYTES_MAX // 2
@@ -408,7 +407,7 @@ def _refusal(condition: str, description: str) -> bytes:
 
 
 def as_amqp_error(error: Exception) -> AmqpError:
-    """What a peer is told when the store refused its change."""
+    """The error for a client whose change was refused by the store."""
     if isinstance(error, AmqpError):
         return error
     if getattr(error, "is_transient", False):

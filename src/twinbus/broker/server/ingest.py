@@ -1,25 +1,20 @@
-"""Bytes from a sender to a stored message, and the limits of its properties.
+"""The payload of a transfer to messages for a queue, or to an error.
 
-How large the properties of a message may be: Azure Service Bus's limits.
-
-What works here works there, and no sender can hide a body where nobody looks for one.
-
-From a transfer's payload to messages a queue can take, or to a clear refusal.
-
-Everything is checked here, before a byte is stored: what cannot be delivered again later must
-not be accepted now. The bare message is sliced, never re-encoded; header and annotations, which
-the broker rewrites on delivery, are taken apart.
+Everything is checked here, before a byte is stored: what cannot be delivered later must not be
+accepted now. The bare message is sliced, never re-encoded; header and annotations, which the broker
+rewrites on delivery, are decoded. The limits of properties are those of Azure Service Bus, so that
+a message that is accepted here is accepted there.
 
     payload --batch?--> messages --ping?--> accepted and dropped (M7)
                             |
                             +--> record, expiry, due time
 
-A batch is taken apart in slices, and a large body is checked in steps (body_steps), so that others
+A batch is decoded in slices, and a large body is checked in steps (body_steps), so that others
 have their turn between two of them; nothing of it is stored before all of it was checked.
 
 Rule 1: all properties of a message count together: annotations, properties and application
         properties, as the sender encoded them.
-Rule 2: short messages are not looked at: only a long section can break a limit.
+Rule 2: the properties of short messages are not measured: only a long section can exceed a limit.
 """
 
 from __future__ import annotations
@@ -73,7 +68,7 @@ def check_ids(payload: bytes, span: Span) -> None:
 
 
 def check_property_sizes(payload: bytes, sections: MessageSections, limits: AmqpLimits) -> None:
-    """Refuse properties that are too large; for messages longer than one property may be."""
+    """Refuse properties that are too large; called for messages longer than that limit."""
     maps = (
         sections.delivery_annotations,
         sections.message_annotations,
@@ -83,7 +78,7 @@ def check_property_sizes(payload: bytes, sections: MessageSections, limits: Amqp
     if sum(end - start for start, end in spans) > PROPERTIES_BYTES_MAX:
         raise AmqpError(
             Condition.ARGUMENT_OUT_OF_RANGE,
-            f"The properties of the message take more than {PROPERTIES_BYTES_MAX} bytes. "
+            f"The properties of the message have more than {PROPERTIES_BYTES_MAX} bytes. "
             "Put large values into the body.",
         )
     if sections.properties is not None and _is_long(sections.properties):
@@ -124,17 +119,17 @@ _PING_BYTES = PING_CONTENT_TYPE.encode()
 PING_TTL_MS_MAX = 1_000
 
 TTL_MS_UNSPECIFIED = 0xFFFFFFFF
-# The years 1 to 9999, which is what every SDK can show as a date.
+# The years 1 to 9999, which every SDK can represent as a date.
 WALL_MS_MIN, WALL_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 
-# Messages of a batch after which the clock is looked at: a tenth of a millisecond of work.
+# Messages of a batch after which the clock is read: a tenth of a millisecond of work.
 SLICE_COUNT = 128
-# Bytes of messages that have to be looked at whole after which it is looked at in a run: as short
-# annotations they take a sixth of a millisecond.
-DEAR_BYTES = 512
+# Bytes of messages with a full check after which the clock is read in a run: as short annotations
+# they take a sixth of a millisecond.
+COSTLY_BYTES = 512
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
-# What only the broker may say about a message; a sender that resends one still carries them.
+# Annotations that only the broker sets; a message that is sent again still has them.
 BROKER_ANNOTATIONS = frozenset(
     {
         "x-opt-sequence-number",
@@ -152,17 +147,17 @@ _CONTENT_TYPE, _EXPIRY_TIME, _CREATION_TIME = 6, 8, 9
 
 @dataclass(slots=True)
 class Ingested:
-    """What a transfer contained."""
+    """The messages of a transfer."""
 
     messages: list[IncomingMessage]
     ping_count: int
     byte_count: int
     shares: Counter[int] | None = None
-    """How many of the messages each partition gets, if they were given to any."""
+    """How many of the messages each partition gets, if they were assigned."""
 
 
 class Ingestion:
-    """A transfer that is being taken apart: at once, or a slice of it in each turn."""
+    """A transfer that is being decoded: at once, or a slice of it in each turn."""
 
     __slots__ = (
         "_description",
@@ -187,8 +182,8 @@ class Ingestion:
         plain: RepeatedLayout | None = None,
         spread: PartitionAssigner | None = None,
     ) -> None:
-        """``plain`` remembers what the messages of one sender look like; ``spread`` is where they
-        went in a partitioned entity."""
+        """``plain`` remembers the layout of one sender's messages; ``spread`` assigns them to the
+        partitions of a partitioned entity."""
         if message_format == FORMAT_MESSAGE:
             spans = [(0, len(payload))]
         elif message_format == FORMAT_BATCH:
@@ -196,7 +191,7 @@ class Ingestion:
         else:
             raise AmqpError(
                 Condition.NOT_IMPLEMENTED,
-                f"Message format 0x{message_format:08x} is unknown. Use 0 or 0x{FORMAT_BATCH:08x}.",
+                f"Unknown message format: 0x{message_format:08x}. Use 0 or 0x{FORMAT_BATCH:08x}.",
             )
         self._payload = payload
         self._spans = iter(spans)
@@ -212,7 +207,7 @@ class Ingestion:
         """All of it once go_on() has returned True."""
 
     def go_on(self, stop_s: float) -> bool:
-        """Go on until all is done (True) or the monotonic clock says ``stop_s`` (False)."""
+        """Continue until all is done (True) or the monotonic clock reaches ``stop_s`` (False)."""
         while self._large is None or self._check_large(*self._large, stop_s):
             if self._take_slice(stop_s) < SLICE_COUNT:
                 return True
@@ -221,28 +216,28 @@ class Ingestion:
         return False
 
     def _take_slice(self, stop_s: float) -> int:
-        """Take SLICE_COUNT messages, or fewer that were dear, and say that it was so many."""
+        """Decode SLICE_COUNT messages, or fewer costly ones; returns SLICE_COUNT for both."""
         payload, description, plain = self._payload, self._description, self._plain
         may_be_plain, size_max = self._may_be_plain, description.max_message_size_bytes
         messages = self.taken.messages
         before, count = len(messages), 0
         if description.needs_facts:
-            # Reading the facts afterwards takes as long as looking at the messages.
+            # Reading the keys afterwards takes as long as checking the messages.
             stop_s = (time.monotonic() + stop_s) / 2
         for start, end in islice(self._spans, SLICE_COUNT):
             count += 1
             if may_be_plain and end - start <= size_max and plain.accepts(payload, start, end):
                 messages.append(IncomingMessage(PLAIN + payload[start:end]))
                 continue
-            self._take_dear(start, end)
+            self._take_costly(start, end)
             if self._large is not None or time.monotonic() > stop_s:
                 count = SLICE_COUNT
                 break
         self._finish(before)
         return count
 
-    def _take_dear(self, start: int, end: int) -> None:
-        """Take a message whose every byte has to be looked at, or begin to look at a large one."""
+    def _take_costly(self, start: int, end: int) -> None:
+        """Check a message completely, or begin the check of a large one."""
         sections = _checked(self._payload, start, end, self._description, self._limits)
         if sections.unchecked:
             self._large = sections, body_steps(self._payload, sections)
@@ -250,7 +245,7 @@ class Ingestion:
             self._take_checked(sections)
 
     def _check_large(self, sections: MessageSections, steps: Iterator[None], stop_s: float) -> bool:
-        """Go on with the body of a large message; whether all of it was checked and taken."""
+        """Continue the check of a large body; whether the message was checked and added."""
         for _ in steps:
             if time.monotonic() > stop_s:
                 return False
@@ -270,7 +265,7 @@ class Ingestion:
             )
 
     def _finish(self, before: int) -> None:
-        """Read the facts of the messages that were added, and give them their partitions."""
+        """Read the keys of the messages that were added, and assign their partitions."""
         messages, description = self.taken.messages, self._description
         if description.needs_facts:
             _read_facts(messages[before:], description, self._now)
@@ -287,14 +282,14 @@ def ingest(
     now: Instant,
     plain: RepeatedLayout | None = None,
 ) -> Ingested:
-    """Check and take apart one transfer; raises AmqpError with what is wrong with it."""
+    """Check and decode one transfer; raises AmqpError with the reason of a refusal."""
     ingestion = Ingestion(payload, message_format, description, limits, now, plain)
     ingestion.go_on(math.inf)
     return ingestion.taken
 
 
 def plain_messages() -> RepeatedLayout:
-    """For one sender. Properties short enough for this hold no id that is too long."""
+    """The layout memory of one sender. Properties this short have no id that is too long."""
     return RepeatedLayout(ID_CHARACTERS_MAX, _PING_BYTES)
 
 
@@ -306,32 +301,32 @@ def ingest_run(
     plain: RepeatedLayout,
     stop_s: float = math.inf,
 ) -> list[IncomingMessage]:
-    """The messages of several transfers, one in each: as many of the first as could be taken by
-    ``stop_s``, and none that may be a ping, or whose body has to be checked in steps.
+    """The messages of several transfers, one in each: the first of them, up to ``stop_s`` or to one
+    that may be a ping or whose body has to be checked in steps.
 
-    Raises AmqpError when one of them is wrong, without saying which.
+    Raises AmqpError when one of them is invalid, without its index.
     """
     messages: list[IncomingMessage] = []
     may_be_plain = description.default_ttl_ms is None
     size_max = description.max_message_size_bytes
-    dear_bytes = 0
+    costly_bytes = 0
     if description.needs_facts:
-        # Reading the facts afterwards takes as long as looking at the messages.
+        # Reading the keys afterwards takes as long as checking the messages.
         stop_s = (time.monotonic() + stop_s) / 2
     for payload in payloads:
         size = len(payload)
         if may_be_plain and size <= size_max and plain.accepts(payload, 0, size):
             messages.append(IncomingMessage(PLAIN + payload))
             continue
-        if dear_bytes > DEAR_BYTES:
-            dear_bytes = 0
+        if costly_bytes > COSTLY_BYTES:
+            costly_bytes = 0
             if time.monotonic() > stop_s:
                 break
         sections = _checked(payload, 0, size, description, limits)
         if sections.unchecked or _may_be_ping(payload, sections):
             break
         messages.append(_incoming(payload, sections, description, limits, now))
-        dear_bytes += size
+        costly_bytes += size
     if description.needs_facts:
         _read_facts(messages, description, now)
     return messages
@@ -343,43 +338,43 @@ def _read_facts(
     for message in messages:
         facts = message.facts = facts_of(message.record, now.wall_ms)
         if description.requires_duplicate_detection:
-            # Here, because a batch is read in slices, and taken in at once.
+            # Here, because a batch is checked in slices, but enqueued at once.
             digest = digest_of(facts, is_partitioned=description.enable_partitioning)
             message.facts = MessageKeys(*facts[:3], facts.arrived_ms, None, digest)
         if description.requires_session and facts.session_id is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                f"The queue {description.display_path!r} has sessions, and the message names none. "
-                "Set its session id (the property group-id).",
+                f"The queue {description.display_path!r} requires sessions, and the message has no "
+                "session id. Set the property group-id.",
             )
         if description.enable_partitioning and not keys_agree(facts):
             raise AmqpError(
                 Condition.NOT_ALLOWED,
                 "The session id and the partition key of the message differ. Make them equal, or "
-                "leave one of them out.",
+                "remove one of them.",
             )
 
 
 def _checked(
     payload: bytes, start: int, end: int, description: QueueDescription, limits: AmqpLimits
 ) -> MessageSections:
-    """The sections of one message that can be delivered again later.
+    """The sections of one message that can be delivered later.
 
-    A large body is not checked yet: that is what ``unchecked`` says.
+    A large body is not checked yet: ``unchecked`` is set then.
     """
     if end - start > description.max_message_size_bytes:
         raise _too_large(end - start, description.max_message_size_bytes)
     # The Azure SDK sends ServiceBusMessage(None) without a body section.
     sections = scan_message(payload, start, end, limits, body_required=False, check_body=False)
     if sections.properties_start == sections.bare_end:
-        raise DecodeError("a message has neither properties nor a body. Add a data section.")
+        raise DecodeError("A message has neither properties nor a body. Add a data section.")
     if end - start > PROPERTY_BYTES_MAX:
         check_property_sizes(payload, sections, limits)
     return sections
 
 
 def _may_be_ping(payload: bytes, sections: MessageSections) -> bool:
-    """Whether the properties, where a content type can be, hold that of a ping.
+    """Whether the properties, where a content type can be, contain that of a ping.
 
     Only they are searched: a search in 1 KB of body would take as long as all other checks.
     """
@@ -388,7 +383,7 @@ def _may_be_ping(payload: bytes, sections: MessageSections) -> bool:
 
 
 def is_ping(payload: bytes, sections: MessageSections) -> bool:
-    """Whether it is a ping; a message that pretends to be one is refused, not swallowed."""
+    """Whether it is a ping; a message with its content type and a body is refused, not dropped."""
     if sections.properties is None:
         return False
     if property_field(payload, sections.properties, _CONTENT_TYPE) != PING_CONTENT_TYPE:
@@ -398,8 +393,8 @@ def is_ping(payload: bytes, sections: MessageSections) -> bool:
         return True
     raise AmqpError(
         Condition.ARGUMENT_ERROR,
-        f"The content type {PING_CONTENT_TYPE} is kept for pings, which have an empty body and "
-        "live for one second. Choose another content type.",
+        f"The content type {PING_CONTENT_TYPE} is reserved for pings, which have an empty body "
+        "and a time to live of at most one second. Use another content type.",
     )
 
 
@@ -458,7 +453,7 @@ def _take_annotations(
 def _take_delivery_annotations(
     payload: bytes, span: tuple[int, int], record: Record, limits: AmqpLimits
 ) -> None:
-    """Keep these as well: Service Bus hands a sender's delivery annotations on to the receiver."""
+    """Keep these as well: Service Bus delivers a sender's delivery annotations to the receiver."""
     annotations, _ = decode_value(payload, span[0], span[1], Budget(limits))
     pairs = [
         encode_value(key) + encode_value(value)
@@ -492,7 +487,7 @@ def _ttl_ms(payload: bytes, sections: MessageSections, description: QueueDescrip
 
 
 def _long_ttl_ms(payload: bytes, sections: MessageSections) -> int | None:
-    """A time to live of more than 49 days travels as two timestamps."""
+    """A time to live of more than 49 days is sent as two timestamps."""
     if sections.properties is None:
         return None
     expiry = property_field(payload, sections.properties, _EXPIRY_TIME)
@@ -503,7 +498,7 @@ def _long_ttl_ms(payload: bytes, sections: MessageSections) -> int | None:
 
 
 def _set_expiry(record: Record, ttl_ms: int | None, start_ms: int) -> None:
-    # An expiry beyond the calendar is no expiry.
+    # A message that would expire after the year 9999 does not expire.
     if ttl_ms is not None and start_ms + ttl_ms <= WALL_MS_MAX:
         record.expires_ms = start_ms + ttl_ms
         record.ttl_ms = ttl_ms
@@ -512,5 +507,5 @@ def _set_expiry(record: Record, ttl_ms: int | None, start_ms: int) -> None:
 def _too_large(size: int, size_max: int) -> AmqpError:
     return AmqpError(
         Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-        f"The message has {size} bytes; this queue takes {size_max}. Send a smaller body.",
+        f"The message has {size} bytes; the limit is {size_max}. Send a smaller body.",
     )

@@ -1,4 +1,4 @@
-"""The ``<entity>/$management`` node: what the SDK asks besides sending and receiving.
+"""The ``<entity>/$management`` node: the requests besides sending and receiving.
 
     renew-lock, update-disposition             by lock token, from any connection (rule M2);
                                                a session's, from its holder's only
@@ -35,7 +35,7 @@ from twinbus.broker.engine.queue import Queue
 from twinbus.broker.engine.sessions import SessionLock
 from twinbus.broker.engine.store_requests import ScheduledSize
 from twinbus.broker.engine.stored_message import IncomingMessage, PartitionAssigner
-from twinbus.broker.faults.injection import catch_request
+from twinbus.broker.faults.injection import inject_request
 from twinbus.broker.read_gate import ASKING
 from twinbus.broker.server.ingest import FORMAT_MESSAGE, Ingestion, plain_messages
 from twinbus.broker.server.message_lookup import (
@@ -109,7 +109,7 @@ _COUNTED_ELSEWHERE = frozenset(
 
 
 class _SharedCommit:
-    """One answer for several changes: good when all are on disk, bad with the first that is not."""
+    """One reply for several changes: success when all are on disk, or the first error."""
 
     def __init__(self, ticket: ReplyAck, count: int) -> None:
         self._ticket = ticket
@@ -127,7 +127,7 @@ class _SharedCommit:
 
 
 class ManagementNode:
-    """Answers management requests for one queue on one connection."""
+    """Handles the management requests for one queue on one connection."""
 
     def __init__(self, peer: ClientConnection, queue: Queue, path: str) -> None:
         self._peer = peer
@@ -139,22 +139,22 @@ class ManagementNode:
     def handle(self, request: Request, answer: Answer) -> None:
         try:
             claim, operation = self._operation(request.operation)
-            self._peer.admission.demand(self._path, claim)
+            self._peer.authorization.demand(self._path, claim)
             if self._queue.is_deleted:
                 raise AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
             if request.is_too_long:
                 raise bad_request(
-                    f"it has too many values; {ITEMS_PER_REQUEST_MAX} messages, lock tokens or "
-                    "sequence numbers are the most for one. Send several requests"
+                    f"it must have at most {ITEMS_PER_REQUEST_MAX} messages, lock tokens or "
+                    "sequence numbers. Send several requests"
                 )
             if not isinstance(request.body, dict):
                 raise bad_request("the body must be a map")
             if request.size > REQUEST_BYTES_MAX and request.operation not in _WITH_CONTENT:
-                raise bad_request(f"the request may have {REQUEST_BYTES_MAX} bytes")
+                raise bad_request(f"it must have at most {REQUEST_BYTES_MAX} bytes")
             self._count(request.operation)
             body = {str(key): value for key, value in request.body.items()}
-            peer, work = self._peer, partial(_tried, operation, body)
-            if not peer.namespace.faults.has_no_faults and catch_request(
+            peer, work = self._peer, partial(_run_operation, operation, body)
+            if not peer.namespace.faults.has_no_faults and inject_request(
                 peer, self._queue.description.path, request.operation, work, answer
             ):
                 return
@@ -163,7 +163,7 @@ class ManagementNode:
             answer(refused(error))
 
     def _operation(self, name: str) -> tuple[Claim, _Handler]:
-        """What a name stands for, and the claim that it needs."""
+        """The claim and the handler of an operation."""
         operation: _Handler
         if name in _OPERATIONS:
             claim, method = _OPERATIONS[name]
@@ -173,7 +173,7 @@ class ManagementNode:
         else:
             raise AmqpError(
                 Condition.NOT_IMPLEMENTED,
-                f"The management operation {name[:80]!a} is not offered. Check its name.",
+                f"The management operation {name[:80]!a} is not supported. Check its name.",
             )
         return claim, partial(self._in_turn, operation) if name in _LOOKED_UP else operation
 
@@ -183,7 +183,7 @@ class ManagementNode:
         body: dict[str, Any],
         answer: Answer,
     ) -> None:
-        """Look something up when this connection may: there is one reader for all of them."""
+        """Read when this connection has its turn: there is one reader for all of them."""
         place = self._peer.reader_place
 
         def answered(reply: Reply) -> None:
@@ -192,13 +192,13 @@ class ManagementNode:
             finally:
                 answer(reply)
 
-        if not place.begin(lambda: _tried(operation, body, answered)):
+        if not place.begin(lambda: _run_operation(operation, body, answered)):
             self._peer.input.stop(ASKING)
 
     def _read(
         self, job: Callable[[Store], Any], done: Callable[[Any], None], answer: Answer
     ) -> None:
-        """Read from the disk, and answer also if the queue is deleted before."""
+        """Read from the disk, and reply also if the queue is deleted before."""
         gone = AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
         self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
 
@@ -248,9 +248,9 @@ class ManagementNode:
     def _settle(
         self, masks: dict[LockRun, int], outcome: SettlementOutcome, ticket: _SharedCommit
     ) -> Iterator[None]:
-        """Settle messages that are held, a few runs in each step.
+        """Settle locked messages, a few runs in each step.
 
-        Between two steps a lock may run out or the queue may be deleted: then the answer is bad.
+        Between two steps a lock may expire or the queue may be deleted: then the reply is an error.
         """
         namespace, queue = self._peer.namespace, self._queue
         runs = list(masks.items())
@@ -284,7 +284,7 @@ class ManagementNode:
 
         def built(rows: Found, messages: list[dict[str, Any]]) -> None:
             if not messages and rows.through_seq < SEQ_MAX:
-                # All that was on disk has gone since; there may be more behind it.
+                # All messages that were read were removed since; there may be more behind them.
                 self._peek_from(rows.through_seq + 1, count, session, answer)
                 return
             self._gave_out(Operation.PEEK, messages)
@@ -296,7 +296,7 @@ class ManagementNode:
     def _receive(self, body: dict[str, Any], answer: Answer) -> None:
         seqs = [_seq(value) for value in _items(body, "sequence-numbers")]
         if len(set(seqs)) != len(seqs):
-            raise bad_request("a sequence number must not stand twice")
+            raise bad_request("each sequence number must occur only once")
         deletes = body.get("receiver-settle-mode") == 0
         queue = self._queue
         lock = None if queue.sessions is None else self._sessions.held(body)
@@ -345,17 +345,17 @@ class ManagementNode:
     def _take(
         self, wanted: list[tuple[Chunk, int, bytes]], deletes: bool, lock: SessionLock | None
     ) -> Steps[list[dict[str, Any]] | None]:
-        """Take deferred messages that are reserved, a few in each step; None if the lock ends."""
+        """Receive reserved deferred messages, a few in each step; None if the lock ends."""
         queue, namespace = self._queue, self._peer.namespace
         messages: list[dict[str, Any]] = []
         for at in range(0, len(wanted), TAKEN_PER_STEP):
             if at:
                 yield
-            # What the steps before have deleted is in this answer only: it needs no lock.
+            # Messages that previous steps have deleted are only in this reply: it needs no lock.
             is_over = queue.is_deleted or (lock is not None and lock.is_over and not deletes)
             now = namespace.now()
             for chunk, index, blob in wanted[at : at + TAKEN_PER_STEP]:
-                # Handing out one message of a chunk may give the chunk's bytes back.
+                # Delivering one message of a chunk may drop the chunk's bytes.
                 chunk.blob = blob if chunk.blob is None else chunk.blob
                 taker = Consumer(
                     _unused, unsettled_max=1, deletes_on_receipt=deletes, credit=1, session=lock
@@ -375,7 +375,7 @@ class ManagementNode:
         answer(ok({"messages": messages}))
 
     def _build(self, steps: Steps[_Reply], done: Callable[[_Reply], None]) -> None:
-        """Build a reply: a little of it now, and the rest after the others had their turns."""
+        """Build a reply: a part of it now, and the rest after the turns of others."""
         try:
             next(steps)
         except StopIteration as end:
@@ -385,21 +385,25 @@ class ManagementNode:
 
     def _gave_out(self, operation: Operation, messages: list[dict[str, Any]]) -> None:
         sizes = [len(message["message"]) for message in messages]
-        # A look that finds nothing is an operation too.
-        self._tally(operation).add_outgoing(len(sizes), max(1, units_of(sizes)), sum(sizes))
+        # A request that finds nothing is an operation too.
+        self._tally(operation).gave_out(len(sizes), max(1, units_of(sizes)), sum(sizes))
 
     # -- schedules ------------------------------------------------------------------------
 
     def _schedule(self, body: dict[str, Any], answer: Answer) -> None:
         queue = self._queue
         if queue.is_dead_letter_queue or not queue.description.takes_messages:
-            raise bad_request("messages can be sent to a queue or a topic only")
+            raise bad_request("messages can only be sent to a queue or a topic")
         if not queue.description.status.can_send:
-            raise AmqpError(Condition.ENTITY_DISABLED, "The queue takes no messages.")
+            raise AmqpError(
+                Condition.ENTITY_DISABLED,
+                f"The {queue.description.kind} {queue.description.display_path!r} does not accept "
+                f"messages: its status is {queue.description.status}.",
+            )
         self._go_on(self._ingest(_items(body, "messages"), answer), answer, self._peer.turn_ends_s)
 
     def _go_on(self, steps: Iterator[None], answer: Answer, stop_s: float) -> bool:
-        """Take steps until they are done (True) or the monotonic clock says ``stop_s`` (False)."""
+        """Run steps until they are done (True) or the monotonic clock is at ``stop_s`` (False)."""
         try:
             for _step in steps:
                 if time.monotonic() > stop_s:
@@ -418,11 +422,11 @@ class ManagementNode:
         for entry in entries:
             payload = entry.get("message") if isinstance(entry, dict) else None
             if not isinstance(payload, bytes):
-                raise bad_request("each of the messages must be a map with a binary message")
+                raise bad_request("each entry of messages must be a map with a binary message")
             description = queue.description
             limits = self._peer.limits
             ingestion = Ingestion(payload, FORMAT_MESSAGE, description, limits, now, plain)
-            # Every moment is past this one: a large body stops after each step of its check.
+            # This time has always passed: a large body stops after each step of its check.
             while not ingestion.go_on(-math.inf):
                 yield
             taken = ingestion.taken
@@ -442,7 +446,10 @@ class ManagementNode:
         holder = self._peer.pending
         namespace.throttle.check(queue.queue_id, len(messages), now.monotonic_s, shares, holder)
         if not queue.has_room_for(size):
-            raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, "The queue is full.")
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"The {queue.description.kind} {queue.description.display_path!r} is full.",
+            )
         units = units_of([len(message.record) for message in messages])
         self._tally(Operation.SEND).add_incoming(1, len(messages), units, size)
         load = size + MESSAGE_OVERHEAD_BYTES * len(messages)
@@ -470,7 +477,7 @@ class ManagementNode:
         self._read(partial(read_scheduled, queue, seqs), found, answer)
 
 
-# Not in each desk: what a desk holds of itself would wait for the garbage collector.
+# Not in each node: bound methods in it would be cycles that wait for the garbage collector.
 _OPERATIONS: Final[
     dict[str, tuple[Claim, Callable[[ManagementNode, dict[str, Any], Answer], None]]]
 ] = {
@@ -483,10 +490,10 @@ _OPERATIONS: Final[
 }
 
 
-def _tried(
+def _run_operation(
     operation: Callable[[dict[str, Any], Answer], None], body: dict[str, Any], answer: Answer
 ) -> None:
-    """Do what was asked, and answer also if it is refused."""
+    """Run the operation, and reply also if it is refused."""
     try:
         operation(body, answer)
     except AmqpError as error:
@@ -494,14 +501,14 @@ def _tried(
 
 
 def _unused(_grant: DeliveryBatch) -> None:
-    """A deferred message is handed over in the reply, not on a link."""
+    """A deferred message is delivered in the reply, not on a link."""
 
 
 def _sequence_numbers(messages: list[IncomingMessage], seqs: range) -> dict[str, Any]:
     """One number for each message; a duplicate was dropped and has none, which is 0."""
     numbers = iter(seqs)
-    given = [Long(0 if m.facts is DUPLICATE else next(numbers)) for m in messages]
-    return {"sequence-numbers": Array.of(_LONG_ARRAY, given)}
+    assigned = [Long(0 if m.facts is DUPLICATE else next(numbers)) for m in messages]
+    return {"sequence-numbers": Array.of(_LONG_ARRAY, assigned)}
 
 
 def _items(body: dict[str, Any], key: str) -> list[Any]:
@@ -511,7 +518,7 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
         raise bad_request(f"{key} must be a list with at least one entry")
     if len(items) > ITEMS_PER_REQUEST_MAX:
         raise bad_request(
-            f"{key} may have {ITEMS_PER_REQUEST_MAX} entries, not {len(items)}. "
+            f"{key} must have at most {ITEMS_PER_REQUEST_MAX} entries, got {len(items)}. "
             "Send several requests"
         )
     return items
@@ -520,12 +527,12 @@ def _items(body: dict[str, Any], key: str) -> list[Any]:
 def _tokens(body: dict[str, Any]) -> list[bytes]:
     tokens = _items(body, "lock-tokens")
     if not all(isinstance(token, UUID) for token in tokens):
-        raise bad_request("lock-tokens must hold uuids")
+        raise bad_request("lock-tokens must contain only UUIDs")
     # As bytes: the hashes of UUIDs can be chosen so that all collide.
     as_bytes = [token.bytes_le for token in tokens]
     if len(set(as_bytes)) != len(as_bytes):
-        # The second one would find its lock gone, after the first had settled the message.
-        raise bad_request("a lock token must not stand twice")
+        # The second one would find its lock lost, after the first had settled the message.
+        raise bad_request("each lock token must occur only once")
     return as_bytes
 
 
@@ -562,14 +569,14 @@ def _outcome(body: dict[str, Any], queue: Queue) -> SettlementOutcome:
 def _lock_lost() -> AmqpError:
     return AmqpError(
         Condition.MESSAGE_LOCK_LOST,
-        "The lock is lost: it ran out, or the message was settled. Receive the message again.",
+        "The lock is lost: it expired, or the message was settled. Receive the message again.",
     )
 
 
 def _too_much() -> AmqpError:
     return AmqpError(
         Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-        "These messages are too much for one reply. Ask for fewer at once.",
+        "These messages are too large for one reply. Request fewer messages.",
     )
 
 
@@ -577,5 +584,5 @@ def _not_found(seqs: list[int]) -> AmqpError:
     shown = ", ".join(str(seq) for seq in seqs[:5])
     return AmqpError(
         Condition.MESSAGE_NOT_FOUND,
-        f"No such message is waiting under sequence number {shown}. Peek to see which ones are.",
+        f"Message not found for sequence number {shown}. Peek to list the messages.",
     )

@@ -1,10 +1,10 @@
-"""Looking messages up by sequence number: what to read, and how a found message is shown.
+"""Messages by sequence number: what to read for a peek, deferred or scheduled messages.
 
-The ``read_`` functions run on the reader's thread and see what is on disk. The others run on
-the loop with the queue machine, which knows what has changed since.
+The ``read_`` functions run on the reader's thread and read what is on disk. The others run on
+the loop with the queue machine, which has the changes since then.
 
-Rule 1: a look costs what it shows, plus a look through what cannot be shown, in short steps on the
-        reader's thread; a long reply is built in short turns on the loop.
+Rule 1: a peek costs in proportion to its result, plus a scan of messages that cannot be returned,
+        in short steps on the reader's thread; a long reply is built in short turns on the loop.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from twinbus.common.steps import Steps
 
 # A reply grows no larger than this, except for one message that is larger alone.
 REPLY_BYTES_MAX = 1 << 20
-# Deferred messages may lie far apart; this much is read for one request.
+# Deferred messages may be far apart; this much is read for one request.
 DEFERRED_BYTES_MAX = 32 << 20
-# One step of a read, a few milliseconds; then other queues are read to.
+# One step of a read, a few milliseconds; then other queues have their turn.
 _STEP_BYTES = 256 * 1024
 _STEP_CHUNKS = 8
 _STEP_ROWS = 128
@@ -46,12 +46,12 @@ _LARGE_BYTES = 32 * 1024
 
 
 class Found(NamedTuple):
-    """What a peek read from the disk."""
+    """What was read from the disk for a peek."""
 
     chunks: list[Chunk]
     scheduled: list[ScheduledRow]
     through_seq: int
-    """Everything up to this number is in it; SEQ_MAX when nothing is left behind."""
+    """Everything up to this number is included; SEQ_MAX when there is no more."""
 
 
 def read_peek(
@@ -65,7 +65,7 @@ def read_peek(
         return Found([], [], SEQ_MAX)
     chunks, through_seq = yield from _read_chunks(queue, first, count, session, now_ms, store)
     yield
-    # What is scheduled behind those would not be shown anyway.
+    # Scheduled messages behind those would not be returned anyway.
     scheduled, through_seq = yield from _read_scheduled_from(
         queue.queue_id, first, through_seq, count, session, store
     )
@@ -127,12 +127,12 @@ def _read_scheduled_from(
 
 
 def _is_of_session(row: ScheduledRow, name: bytes) -> bool:
-    """No message is taken apart that does not have the session's name in it somewhere."""
+    """Only messages whose bytes contain the session's name are decoded."""
     return name in row.blob and facts_of(row.blob).session_id == name.decode()
 
 
 def _live_count(chunk: Chunk, first: int, now_ms: int) -> int:
-    """Messages from ``first`` on that are neither gone nor expired; some of these wait to be."""
+    """How many messages from ``first`` on are neither removed nor expired."""
     begin = max(0, first - chunk.first_seq)
     live = ~chunk.gone & span_mask(begin, max(0, chunk.count - begin))
     if chunk.expires_ms is not None and chunk.expires_ms <= now_ms:
@@ -145,9 +145,9 @@ def _live_count(chunk: Chunk, first: int, now_ms: int) -> int:
 def peeked(
     queue: Queue, found: Found, first: int, count: int, now: Instant
 ) -> Steps[list[dict[str, Any]]]:
-    """The messages from ``first`` on as the reply holds them, active and scheduled by number.
+    """The messages from ``first`` on for the reply, active and scheduled ones by number.
 
-    Each is built when its turn comes, so that a peek costs what it shows, and a few at a time.
+    Each is built when it is needed, a few at a time, so that the cost depends on the result.
     """
     active = _active_messages(queue, found.chunks, first, now)
     scheduled = _scheduled_messages(queue, found.scheduled)
@@ -173,7 +173,7 @@ _Built = Iterator[tuple[int, Callable[[], bytes | None]]]
 
 
 def _active_messages(queue: Queue, chunks: list[Chunk], first: int, now: Instant) -> _Built:
-    # All at once: what is in memory now may be forgotten before the last turn.
+    # All at once: a chunk that is in memory now may be dropped before the last turn.
     for built, chunk in [(built, queue.chunk_cache.current(built)) for built in chunks]:
         blob = built.blob or b""
         for index in range(max(0, first - chunk.first_seq), chunk.count):
@@ -190,7 +190,7 @@ def _scheduled_messages(queue: Queue, rows: list[ScheduledRow]) -> _Built:
 
 
 def _scheduled_message(row: ScheduledRow) -> bytes | None:
-    """A scheduled message; None if a fault hides it, which nobody scheduled (rule F3)."""
+    """A scheduled message; None if a fault hides an active one as scheduled (rule F3)."""
     record = unpack_record(row.blob, 0, len(row.blob))
     if SCHEDULED.encode() not in record.annotation_pairs:
         return None
@@ -198,7 +198,7 @@ def _scheduled_message(row: ScheduledRow) -> bytes | None:
 
 
 def read_deferred(queue: Queue, seqs: list[int], store: Store) -> Steps[list[Chunk | None] | None]:
-    """The chunk that holds each of ``seqs``; None when they are too much to be read at once."""
+    """The chunk of each of ``seqs``; None when they are too large for one request."""
     found: dict[int, Chunk | None] = {}
     size = 0
     last: Chunk | None = None
@@ -215,7 +215,7 @@ def read_deferred(queue: Queue, seqs: list[int], store: Store) -> Steps[list[Chu
 
 
 def read_scheduled(queue: Queue, seqs: list[int], store: Store) -> Steps[list[ScheduledSize]]:
-    """How large the scheduled messages under ``seqs`` are; those that are there."""
+    """The sizes of the scheduled messages with these numbers, as far as they exist."""
     found: list[ScheduledSize] = []
     for seq in sorted(set(seqs)):
         rows = store.load_scheduled(queue.queue_id, seq - 1, 1) if 1 <= seq <= SEQ_MAX else []
@@ -226,7 +226,7 @@ def read_scheduled(queue: Queue, seqs: list[int], store: Store) -> Steps[list[Sc
 
 
 def deferred_message(grant: DeliveryBatch) -> dict[str, Any]:
-    """A deferred message as the reply hands it over."""
+    """A deferred message for the reply."""
     seq = grant.chunk.first_seq + grant.start
     if grant.run is None:
         return {"message": delivered_message(grant.chunk, grant.blob, grant.start)}

@@ -1,6 +1,6 @@
-"""The end of a link on which a client receives from a queue.
+"""The handler of a link on which a client receives from a queue or subscription.
 
-Deliveries are remembered as runs: one entry for the messages that were handed out together.
+Deliveries are remembered as runs: one entry for the messages that were delivered together.
 A disposition names delivery ids; the ledger of the session finds the runs behind them, so that
 settling a thousand messages, or a hostile range of four thousand million, touches a few entries.
 """
@@ -57,13 +57,13 @@ class UnsettledDeliveries:
         self._next_id = 0
         self._sweep_at_count = LEDGER_SWEEP
         self._passed_count = 0
-        """Settled entries that the last search went over."""
+        """Settled entries that the last search passed."""
 
     def add(self, first_id: int, count: int, run: LockRun, end: OutgoingLink) -> None:
         """Remember ``count`` delivery ids from ``first_id`` on."""
         if len(self._entries) >= self._sweep_at_count:
             self._sweep()
-        # Ids between were used for settled deliveries and replies: nothing to remember.
+        # The ids between were used for settled deliveries and replies: nothing to remember.
         first = self._next_id + ((first_id - self._next_id) & _WRAP)
         self._firsts.append(first)
         self._entries.append(DeliveryRun(first, count, run, end))
@@ -86,14 +86,14 @@ class UnsettledDeliveries:
     def find(self, first: int, last: int) -> Iterator[tuple[int, int, DeliveryRun | None]]:
         """The parts of a range of wire ids that were sent: (first, count, entry or None).
 
-        None stands for ids that hold no lock any more; neighbours come as one.
+        None is for ids without a lock; consecutive ones are one part.
         """
         return self.find_in(*self.span(first, last))
 
     def find_in(self, at: int, high: int) -> Iterator[tuple[int, int, DeliveryRun | None]]:
         """The same for a span()."""
         if self._passed_count > LEDGER_SWEEP:
-            # A peer may ask for the same thousands again and again: it is gone over them once.
+            # A client may settle the same thousands again and again: they are searched once.
             self._sweep()
         passed = 0
         for index in range(max(0, bisect_right(self._firsts, at) - 1), len(self._entries)):
@@ -114,9 +114,9 @@ class UnsettledDeliveries:
 
 
 class SharedUnsettledQuota(UnsettledQuota):
-    """What the receivers of a connection may hold: its own limit, and its share of the namespace's.
+    """The unsettled messages of a connection: its own limit, and its share of the namespace's.
 
-    Whoever finds nothing left of the share is told when anybody gives something back.
+    A connection whose share is used up is woken when another connection settles messages.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class OutgoingLink:
 
     @property
     def peer(self) -> ClientConnection:
-        """Whose link it is."""
+        """The connection of the link."""
         return self._peer
 
     def opened(self) -> None:
@@ -199,7 +199,7 @@ class OutgoingLink:
             self.on_credit()
 
     def on_credit(self) -> None:
-        """The client changed its credit, or wants what there is and the rest back (drain)."""
+        """The client changed its credit, or drains the link."""
         self.use_count += 1
         if not self._link.is_draining:
             self._end_grant()
@@ -209,8 +209,8 @@ class OutgoingLink:
         if not self.queue.description.status.can_receive:
             raise AmqpError(
                 Condition.ENTITY_DISABLED,
-                f"The queue {self.queue.description.display_path!r} cannot be received from: it "
-                f"is {self.queue.description.status}.",
+                f"The queue {self.queue.description.display_path!r} cannot be received from: its "
+                f"status is {self.queue.description.status}.",
             )
         self.queue.credit_available(self.consumer)
         self._peer.namespace.touch(self.queue)
@@ -218,16 +218,16 @@ class OutgoingLink:
             self._peer.namespace.drain(self.queue, self.drained)
 
     def _end_grant(self) -> None:
-        """The credit granted last is over; if it brought nothing, that is counted (rule C1)."""
+        """The last grant of credit has ended; an empty receive is counted (rule C1)."""
         if self._has_granted and not self._has_handed_out:
             empty = self._peer.namespace.meter.counter(self.path, Operation.EMPTY_RECEIVE)
             empty.add_request()
         self._has_granted = self._has_handed_out = False
 
     def drained(self) -> None:
-        """Everything that was at hand has been sent."""
+        """Everything that was in memory has been sent."""
         if self.consumer.is_paused and self.consumer.credit:
-            # It has not: resume() asks again.
+            # It has not: resume() drains again.
             return
         if self._link.is_draining and not self._link.is_detached:
             self._end_grant()
@@ -284,12 +284,12 @@ class OutgoingLink:
 
     @property
     def may_settle(self) -> bool:
-        """The link may be gone and its locks settled all the same, but only with the claim (M2)."""
-        return self._peer.admission.may_listen(self.path)
+        """Locks of a detached link may be settled too, but only with the Listen claim (M2)."""
+        return self._peer.authorization.may_listen(self.path)
 
     @property
     def _is_held_up(self) -> bool:
-        """The session's window is closed, or the peer does not read."""
+        """The session's window is closed, or the client does not read."""
         return self._link.session.is_blocked or self._peer.is_output_full
 
     def pause(self) -> None:
@@ -316,17 +316,17 @@ class OutgoingLink:
         self._peer.wants_flush()
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is collected here."""
 
     def detached(self) -> None:
-        """The receiver is gone; its locks run on (rule M2), but not with all that it knows."""
+        """The link is detached; its locks stay (rule M2), but no more messages are delivered."""
         self._end_grant()
         self.queue.detach(self.consumer)
         if self.consumer.session is not None:
-            # Others may have the session now.
+            # Other receivers may lock the session now.
             self._peer.namespace.touch(self.queue)
         self.consumer.deliver = _nowhere
 
 
 def _nowhere(_grant: DeliveryBatch) -> None:
-    """A consumer without credit is given nothing."""
+    """A consumer without credit gets no messages."""

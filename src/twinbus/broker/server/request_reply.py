@@ -1,12 +1,8 @@
-"""Request/reply links, and their status codes.
-
-Links on which a client asks and is answered: ``$cbs`` and ``<entity>/$management``.
+"""Request/reply links to ``$cbs`` and ``<entity>/$management``, and their status codes.
 
 A client opens two links to such a node, one to send requests and one to receive replies. This
-file owns the plumbing: decoding a request, finding the link for the reply, and waiting for
-credit there. What the answer is stands in authorization.py and management_node.py.
-
-How a management request is answered: well, with nothing, or with a refusal (request_reply.py).
+module decodes a request, finds the link for the reply, and waits for credit there. The replies
+themselves are made in authorization.py and management_node.py.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from twinbus.broker.server.connection import ClientConnection
 
 REQUEST_CREDIT = 100
-# Replies that wait for credit; a client that never grants any is cut off from asking more.
+# Replies that wait for credit; a client that never grants any may not send more requests.
 REPLIES_WAITING_MAX = 256
 
 
@@ -48,14 +44,14 @@ class Request:
     body: Any
     message: Message
     size: int = 0
-    """The bytes that it came in."""
+    """The bytes of the request."""
     is_too_long: bool = False
-    """Its body has more values than are built for one request, and was left out."""
+    """Its body has more values than are decoded for one request, and was left out."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer: application properties as the node's protocol names them, and a body."""
+    """A reply: application properties as the node's protocol names them, and a body."""
 
     properties: dict[str, Any]
     body: Any = None
@@ -74,7 +70,7 @@ class ReplyLink:
         self._tag = 0
 
     def opened(self) -> None:
-        """Credit comes with the client's first flow."""
+        """The client's first flow grants credit."""
 
     def reply(self, message: Message) -> None:
         if self._link.is_detached:
@@ -101,7 +97,7 @@ class ReplyLink:
         return len(self._waiting) >= REPLIES_WAITING_MAX or not self._peer.output.may_keep_replies
 
     def matches(self, session: object, path: str, reply_to: str | None) -> bool:
-        """Whether this is where the answer to a request on that node belongs."""
+        """Whether this is the link for the reply to a request on that node."""
         if self._link.session is not session or self.path != path:
             return False
         target = self._link.peer.target
@@ -113,7 +109,7 @@ class ReplyLink:
         return self._link.session
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is collected here."""
 
     def pause(self) -> None:
         """Replies are few and bounded."""
@@ -127,7 +123,7 @@ class ReplyLink:
 
 
 def _without_body(payload: bytes, limits: AmqpLimits) -> Message:
-    """What a request says in front of its body, as far as that is short."""
+    """The sections of a request before its body, within the short limits."""
     short = limits.before_token()
     found = scan_to_body(payload, 0, len(payload), short)
     span, own = found.properties, found.application_properties
@@ -165,7 +161,7 @@ class RequestLink:
             message = Message.decode(event.payload, limits)
         except CostlyValue:
             if self.path == "$cbs":
-                raise  # No token needs so many; whoever asks may be a stranger.
+                raise  # No token needs so many; the client may be unauthenticated.
             message, is_too_long = _without_body(event.payload, limits), True
         properties = message.application_properties or {}
         body = message.body.value if isinstance(message.body, AmqpValue) else message.body
@@ -188,12 +184,12 @@ class RequestLink:
         if end is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                f"No link is open to take the reply from {self.path!r}. Attach one first.",
+                f"No link is attached for replies from {self.path!r}. Attach one first.",
             )
         if end.is_full:
             raise AmqpError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"Too many replies from {self.path!r} wait for credit. Grant some first.",
+                f"Too many replies from {self.path!r} wait for credit. Grant credit first.",
             )
         self._peer.began_asking()
 
@@ -211,21 +207,21 @@ class RequestLink:
         self._handler(request, answer)
 
     def _go_on(self) -> None:
-        """Give the credit back with every answer, and so say one thing more than is needed.
+        """Grant credit again with every reply, which is one frame more than necessary.
 
-        Threads that share a client of the Azure SDK read its socket by turns. One that waits for
-        an answer which another has read meanwhile holds the socket for 0.2 s, unless something
-        comes: five threads renewed 33 locks a second, and with this flow 180 to 1,200.
+        Threads that share a client of the Azure SDK read its socket in turns. One that waits for
+        a reply which another has read meanwhile blocks the socket for 0.2 s, unless a frame
+        arrives: five threads renewed 33 locks a second, and with this flow 180 to 1,200.
         """
         if not self._link.is_detached:
             self._link.grant(REQUEST_CREDIT)
             self._peer.wants_flush()
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is collected here."""
 
     def detached(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 _STATUS = {
@@ -264,7 +260,7 @@ def refused(error: AmqpError) -> Reply:
 
 
 class ReplyAck:
-    """Answers a request once its change is on disk."""
+    """Replies to a request once its change is on disk."""
 
     def __init__(self, answer: Answer, body: Callable[[range], Any] = lambda _seqs: None) -> None:
         self._answer = answer
@@ -278,4 +274,4 @@ class ReplyAck:
 
 
 def bad_request(reason: str) -> AmqpError:
-    return AmqpError(Condition.ARGUMENT_ERROR, f"The request is wrong: {reason}.")
+    return AmqpError(Condition.ARGUMENT_ERROR, f"Invalid request: {reason}.")

@@ -1,13 +1,13 @@
-"""A client wants to receive from a session: this one, or the next one that has messages.
+"""Attach of a receiver to a session: a named one, or the next one that has messages.
 
-    attach --> PendingSessionLink --granted--> OutgoingLink --its time runs out--> detached
+    attach --> PendingSessionLink --granted--> OutgoingLink --its lock expires--> detached
                     |
-                    +--held by another, or none came in time--> refused
+                    +--held by another, or none in time--> refused
 
-Rule 1: the answer to the attach is the grant. It names the session and says until when it is
-        held; while a client waits for the next session its attach stays unanswered.
-Rule 2: a filter that is not understood is refused, never ignored: its client would get messages
-        that it did not ask for.
+Rule 1: the answer to the attach is the grant. It contains the session and the end of its lock;
+        while a client waits for the next session its attach stays unanswered.
+Rule 2: an unknown filter is refused, never ignored: its client would get messages that it did not
+        request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILTER = "com.microsoft:session-filter"
 TIMEOUT = "com.microsoft:timeout"
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 
-# How long a client that does not say so waits for the next session, as in Azure.
+# How long a client without a timeout waits for the next session, as in Azure.
 WAIT_S_DEFAULT = 65.0
 WAIT_MS_MAX = 0xFFFFFFFF
 
@@ -42,7 +42,7 @@ _TICKS_PER_MS = 10_000
 
 
 class SessionRequest(NamedTuple):
-    """What a client asked for."""
+    """The session that a client requests."""
 
     session: str | None
     """None is the next one that has messages."""
@@ -50,12 +50,12 @@ class SessionRequest(NamedTuple):
 
 
 def session_wanted(link: SenderLink, queue: Queue) -> SessionRequest | None:
-    """The session a client wants to receive from; None when it wants none and there are none."""
+    """The session of an attach; None for a queue without sessions."""
     filters = {str(name): value for name, value in _filters(link).items()}
     if filters.keys() - {FILTER}:
         raise AmqpError(
             Condition.NOT_IMPLEMENTED,
-            "Filters on a link are not offered, except for a session. Leave them out.",
+            "Filters on a link are not supported, except the session filter. Remove them.",
         )
     path = queue.description.display_path
     if queue.sessions is None:
@@ -68,7 +68,7 @@ def session_wanted(link: SenderLink, queue: Queue) -> SessionRequest | None:
     if not filters:
         raise AmqpError(
             Condition.NOT_ALLOWED,
-            f"The queue {path!r} has sessions. Receive from one, or from the next available.",
+            f"The queue {path!r} requires sessions. Receive from one, or from the next available.",
         )
     return SessionRequest(_checked_name(filters[FILTER]), _wait_s(link))
 
@@ -105,7 +105,7 @@ def _wait_s(link: SenderLink) -> float:
 
 
 class PendingSessionLink:
-    """Stands where the end of a link will be, until its session is there."""
+    """The handler of a link until its session is locked."""
 
     claim = Claim.LISTEN
 
@@ -128,7 +128,7 @@ class PendingSessionLink:
         self._waiter: Waiter | None = None
 
     def keep_details(self) -> None:
-        """Keep of the attach what the answer to it repeats, and nothing else."""
+        """Keep only the parts of the attach that the answer repeats."""
         self._link.forget_details()
         source = self._link.peer.source
         assert source is not None
@@ -170,8 +170,8 @@ class PendingSessionLink:
             properties={LOCKED_UNTIL: Long(_ticks(lock.locked_until_ms))},
         )
         if self._deletes_on_receipt:
-            # It has nothing in hand that others wait for. Clients listen for a last message as
-            # long as the lock lasts, counted from the one before: they shall not be cut off.
+            # It has no unsettled messages for which others wait. Clients wait for a last message
+            # for one lock duration after the previous one: they must not be detached before.
             lock.deadline_s += self.queue.description.lock_duration_ms / 1000
         end = OutgoingLink(
             self._peer,
@@ -190,12 +190,12 @@ class PendingSessionLink:
             AmqpError(
                 Condition.TIMEOUT,
                 f"No session of {self.queue.description.display_path!r} had messages in time. "
-                "Ask again.",
+                "Try again.",
             )
         )
 
     def _lost(self) -> None:
-        """The session's time ran out while the link was open."""
+        """The lock of the session expired while the link was open."""
         if not self._link.is_detached:
             self._refuse(session_lock_lost())
 
@@ -204,10 +204,10 @@ class PendingSessionLink:
         self._peer.wants_flush()
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is collected here."""
 
     def detached(self) -> None:
-        """The client is gone before its session came."""
+        """The client detached before it got a session."""
         if self._waiter is not None:
             self._sessions.give_up(self._waiter)
 
@@ -219,5 +219,5 @@ def _ticks(wall_ms: int) -> int:
 def _held_by_another(session: str) -> AmqpError:
     return AmqpError(
         Condition.SESSION_CANNOT_BE_LOCKED,
-        f"The session {session!a:.140} is held by another receiver. Wait until it is let go.",
+        f"The session {session!a:.140} is held by another receiver. Wait until it is released.",
     )

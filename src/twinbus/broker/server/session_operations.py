@@ -1,8 +1,8 @@
-"""Management of sessions: renewing the lock, keeping the state, listing those with messages.
+"""Management of sessions: renewing the lock, the state, and the list of those with messages.
 
-Rule 1: the lock and the state belong to whoever holds the session, on the connection on which it
-        was taken; to everybody else the lock is lost.
-Rule 2: a state is answered as kept once it is on disk; a question sees what was noted before it.
+Rule 1: the lock and the state belong to the receiver of the session, on the connection on which it
+        was locked; for every other connection the lock is lost.
+Rule 2: a state is acknowledged once it is on disk; a read returns what was set before it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from twinbus.broker.server.connection import ClientConnection
     from twinbus.broker.storage.interface import Store
 
-# As in Azure: what a message may have, a state may have too.
+# As in Azure: the size limit of a message.
 STATE_BYTES_MAX = 256 * 1024
-# Names in one reply; the Azure SDK asks for as many.
+# Names in one reply; the Azure SDK requests as many.
 SESSIONS_PER_PAGE_MAX = 100
-# Names that are looked at before other queues are read to.
+# Names that are read before other queues have their turn.
 SESSIONS_PER_STEP = 512
-# The last moment of the calendar stands for "all that have messages" (year 10000 in the SDK).
+# The last millisecond of the year 9999 means "all that have messages" (year 10000 in the SDK).
 ALL_FROM_MS = 253_402_300_799_999
 
 _STRING_ARRAY = 0xB1
@@ -45,7 +45,8 @@ _STRING_ARRAY = 0xB1
 def session_lock_lost() -> AmqpError:
     return AmqpError(
         Condition.SESSION_LOCK_LOST,
-        "The lock on the session is lost: it ran out, or was never held here. Accept it again.",
+        "The lock on the session is lost: it expired, or this connection never had it. Accept the "
+        "session again.",
     )
 
 
@@ -59,7 +60,7 @@ def _no_room(queue: Queue) -> AmqpError:
 
 
 def session_named(body: dict[str, Any]) -> str:
-    """The session that a request is about."""
+    """The session of a request."""
     session = body.get("session-id")
     if type(session) is not str:
         raise bad_request("session-id must be a string")
@@ -67,7 +68,7 @@ def session_named(body: dict[str, Any]) -> str:
 
 
 class SessionOperations:
-    """Answers what the receivers of one connection ask about the sessions of a queue."""
+    """Handles the requests of one connection about the sessions of a queue."""
 
     def __init__(self, peer: ClientConnection, queue: Queue) -> None:
         self._peer = peer
@@ -78,13 +79,13 @@ class SessionOperations:
         if self._queue.sessions is None:
             raise AmqpError(
                 Condition.NOT_ALLOWED,
-                f"{self._queue.description.display_path!r} has no sessions here. "
+                f"{self._queue.description.display_path!r} has no sessions. "
                 "Use an entity that requires sessions.",
             )
         return self._queue.sessions
 
     def held(self, body: dict[str, Any]) -> SessionLock:
-        """The lock that the request leans on."""
+        """The session lock of the request's session; raises when this connection has none."""
         session = session_named(body)
         namespace = self._peer.namespace
         lock = self._sessions.held_by(session, self._peer, namespace.now())
@@ -94,9 +95,9 @@ class SessionOperations:
         return lock
 
     def is_holder(self, lock: SessionLock | None, body: dict[str, Any]) -> bool:
-        """Whether a message under this lock may be settled from here.
+        """Whether this connection may settle a message under this lock.
 
-        The lock token is not enough: it may have been learned, and the lock is the session's.
+        The lock token is not enough: another client may have it, and the lock is the session's.
         """
         if lock is None or lock.is_over or lock.owner is not self._peer:
             return False
@@ -121,7 +122,7 @@ class SessionOperations:
             return store.load_session_state(self._queue.queue_id, session)
 
         def found(state: bytes | None) -> None:
-            # It may have been noted down while this was read.
+            # It may have been set while this was read.
             newer = self._sessions.noted_state(session)
             answer(ok({"session-state": state if newer is None else newer[0]}))
 
@@ -130,12 +131,12 @@ class SessionOperations:
     def _set_state(self, body: dict[str, Any], answer: Answer) -> None:
         lock, state = self.held(body), body.get("session-state")
         if state is not None and not isinstance(state, bytes):
-            raise bad_request("session-state must be binary, or null to forget it")
+            raise bad_request("session-state must be binary, or null to delete it")
         if state is not None and len(state) > STATE_BYTES_MAX:
             raise AmqpError(
                 Condition.LINK_MESSAGE_SIZE_EXCEEDED,
-                f"The state of a session may have {STATE_BYTES_MAX} bytes, not {len(state)}. "
-                "Keep less in it.",
+                f"The state of a session must have at most {STATE_BYTES_MAX} bytes, got "
+                f"{len(state)}. Store less in it.",
             )
         namespace = self._peer.namespace
         now_s, holder = namespace.now().monotonic_s, self._peer.pending
@@ -153,7 +154,7 @@ class SessionOperations:
         if self._sessions.noted_state(lock.session) is not None:
             self._note_state(lock, state, answered, None)
             return
-        # How much room it needs depends on what is there already.
+        # The space that it needs depends on the stored state.
         note = partial(self._note_state, lock, state, answered)
         namespace.read(self._queue, read, note, lambda: answered(refused(session_lock_lost())))
 
@@ -168,7 +169,7 @@ class SessionOperations:
         else:
             answer(refused(_no_room(queue)))
 
-    # -- which there are ------------------------------------------------------------------
+    # -- list -----------------------------------------------------------------------------
 
     def _list(self, body: dict[str, Any], answer: Answer) -> None:
         sessions = self._sessions
@@ -187,7 +188,7 @@ class SessionOperations:
     def _read(
         self, job: Callable[[Store], Any], done: Callable[[Any], None], answer: Answer
     ) -> None:
-        """Read from the disk, and answer also if the queue is deleted before."""
+        """Read from the disk, and reply also if the queue is deleted before."""
         gone = AmqpError(Condition.NOT_FOUND, "The queue was deleted.")
         self._peer.namespace.read(self._queue, job, done, lambda: answer(refused(gone)))
 
@@ -205,7 +206,7 @@ SESSION_OPERATIONS: Final[
 def _read_updated(
     queue_id: int, since_ms: int, skip: int, top: int, store: Store
 ) -> Steps[list[str]]:
-    """The names on one page; all those before them must be counted."""
+    """The names on one page; all names before them must be counted."""
     found: list[str] = []
     after: str | None = None
     while True:
@@ -227,5 +228,5 @@ def _page(names: list[str], skip: int) -> Reply:
 def _count(body: dict[str, Any], key: str) -> int:
     value = body.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
-        raise bad_request(f"{key} must be a whole number from 0 on")
+        raise bad_request(f"{key} must be a whole number, 0 or more")
     return int(value)

@@ -1,7 +1,7 @@
-"""Dispositions: what a receiver decided about deliveries, applied and answered.
+"""Dispositions: the settlements of a receiver, applied and answered.
 
-The Azure SDK settles one delivery at a time and waits for the answer; a lean client settles
-hundreds with one frame. Both come here as a range of delivery ids.
+The Azure SDK settles one delivery at a time and waits for the answer; twinbus' own AMQP client
+settles hundreds with one frame. Both are a range of delivery ids here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from twinbus.broker.engine.outcomes import (
     DeadLetter,
     SettlementOutcome,
 )
-from twinbus.broker.faults.injection import catch_settlement
+from twinbus.broker.faults.injection import inject_settlement
 from twinbus.broker.server.incoming_link import as_amqp_error
 from twinbus.broker.server.outgoing_link import DeliveryRun, UnsettledDeliveries
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 _WRAP = 0xFFFFFFFF
 
-# Runs of deliveries of 10 microseconds each, after which the clock is looked at.
-RUNS_BETWEEN_LOOKS = 64
+# Runs of deliveries of 10 microseconds each, after which the clock is read.
+RUNS_BETWEEN_CLOCK_READS = 64
 
 _LOCK_LOST = encode_state(
     Rejected(
         Error(
             Condition.MESSAGE_LOCK_LOST,
-            "The lock is lost: it ran out, or the message was settled. Receive it again.",
+            "The lock is lost: it expired, or the message was settled. Receive it again.",
         )
     )
 )
@@ -63,7 +63,7 @@ _BARRED = encode_state(
     Rejected(
         Error(
             Condition.UNAUTHORIZED_ACCESS,
-            "The claim Listen is missing or has expired. Put a new token to $cbs.",
+            "The Listen claim is missing or has expired. Send a new token to $cbs.",
         )
     )
 )
@@ -89,14 +89,14 @@ class SettlementAck:
         self._end.answered()
 
     def failed(self, error: Exception) -> None:
-        told = as_amqp_error(error)
-        state = encode_state(Rejected(Error(told.condition, told.description)))
+        amqp_error = as_amqp_error(error)
+        state = encode_state(Rejected(Error(amqp_error.condition, amqp_error.description)))
         answer(self._session, self._first, self._last, state)
         self._end.answered()
 
 
 def answer(session: Session, first: int, last: int, state: bytes) -> None:
-    """Tell the receiver what became of its settlement."""
+    """Send the result of a settlement to the receiver."""
     if not session.is_ended:
         body = encode_disposition(False, first & _WRAP, last & _WRAP, True, state)
         session.connection.write(encode_frame(session.channel, body))
@@ -105,19 +105,18 @@ def answer(session: Session, first: int, last: int, state: bytes) -> None:
 def settle(
     namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived, stop_s: float
 ) -> Callable[[float], bool] | None:
-    """What a receiver decided about deliveries, unless a fault gets in its way.
+    """Apply a receiver's disposition, unless a fault handles it.
 
-    What is left of it when the monotonic clock says ``stop_s`` is returned: a function that goes
-    on until another such time and says whether all is done.
+    If it is not finished when the monotonic clock reaches ``stop_s``, returns a function that
+    continues until another such time and returns whether all is done.
     """
-    if not namespace.faults.has_no_faults and catch_settlement(namespace, ledger, event):
+    if not namespace.faults.has_no_faults and inject_settlement(namespace, ledger, event):
         return None
     return _apply_until(stop_s, namespace, ledger, event)
 
 
 def apply(namespace: Namespace, ledger: UnsettledDeliveries, event: DispositionReceived) -> None:
-    """Apply a receiver's disposition to every delivery it names, if that was delayed by a fault and
-    the session is still there."""
+    """Apply a disposition that a fault has delayed, if its session has not ended."""
     if event.session.is_ended:
         return
     _apply_until(math.inf, namespace, ledger, event)
@@ -136,8 +135,8 @@ def _apply_until(
 class _Settlement:
     """One disposition: a range of deliveries, from ``_at`` on still to be settled.
 
-    A peer may name all that it holds, which can be thousands of runs. Between two turns others
-    change what it holds; so it is looked up again, and what was sent since is not meant.
+    A client may settle all its deliveries at once, which can be thousands of runs. Between two
+    turns its deliveries may change; so they are searched again, and later ones are not included.
     """
 
     __slots__ = ("_at", "_event", "_high", "_ledger", "_namespace", "_outcome", "_state")
@@ -158,12 +157,14 @@ class _Settlement:
         self._at, self._high = ledger.span(event.first, event.last)
 
     def go_on(self, stop_s: float) -> bool:
-        """Settle until all is done (True) or the monotonic clock says ``stop_s`` (False)."""
+        """Settle until all is done (True) or the monotonic clock reaches ``stop_s`` (False)."""
         while True:
-            parts = list(islice(self._ledger.find_in(self._at, self._high), RUNS_BETWEEN_LOOKS))
+            parts = list(
+                islice(self._ledger.find_in(self._at, self._high), RUNS_BETWEEN_CLOCK_READS)
+            )
             for part in parts:
                 self._settle(*part)
-            if len(parts) < RUNS_BETWEEN_LOOKS:
+            if len(parts) < RUNS_BETWEEN_CLOCK_READS:
                 return True
             if time.monotonic() > stop_s:
                 return False
@@ -195,7 +196,7 @@ def _settle_run(
             answer(event.session, first, first + count - 1, _BARRED)
         return
     if entry.end.is_detached:
-        # A delivery id means nothing any more; the lock token does (rule M2). The Azure SDK
+        # The delivery id is no longer valid, but the lock token is (rule M2). The Azure SDK
         # settles again through management, which must find the lock.
         return
     if isinstance(outcome, DeadLetter) and queue.is_dead_letter_queue:
@@ -228,7 +229,7 @@ def _settle_partly(
     state: bytes,
     now: Any,
 ) -> None:
-    """Some of the locks are lost: settle the others, and say which were which."""
+    """Some of the locks are lost: settle the others, and answer each range accordingly."""
     run, queue = entry.run, entry.end.queue
     offset = entry.first - run.start
     for start, count in spans_of(held):
@@ -245,7 +246,7 @@ def _settle_partly(
 
 
 def _decision(state: Any) -> tuple[SettlementOutcome, bytes] | None:
-    """What a delivery state means here, and the state that answers it."""
+    """The outcome of a delivery state, and the state that answers it."""
     match state:
         case Accepted():
             return COMPLETE, STATE_ACCEPTED

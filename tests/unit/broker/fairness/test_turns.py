@@ -35,7 +35,7 @@ from twinbus.broker.fairness.shares import SharedCapacity
 from twinbus.broker.namespace import namespace as namespaces
 from twinbus.broker.server import connection as peers
 from twinbus.broker.server.ingest import SLICE_COUNT
-from twinbus.broker.server.settlement import RUNS_BETWEEN_LOOKS
+from twinbus.broker.server.settlement import RUNS_BETWEEN_CLOCK_READS
 from twinbus.broker.storage.interface import PutChunk
 from twinbus.broker.storage.memory_store import MemoryStore
 
@@ -176,7 +176,7 @@ def test_a_token_that_runs_out_in_the_middle_of_a_batch_ends_it(short_turns: Non
     link = client.attach_sender("orders")
     begin(client, link, batch(3 * SLICE_COUNT))
     peer = client._wire.peer
-    assert peer.admission._grants.drop_unbacked(lambda _path: None)
+    assert peer.authorization._grants.drop_unbacked(lambda _path: None)
     peer.check()
     client.pump()
 
@@ -272,7 +272,7 @@ def test_a_disposition_of_hundreds_of_runs_takes_several_turns(
     answered = [each for each in client.events if isinstance(each, DispositionReceived)]
     assert sum(each.last - each.first + 1 for each in answered) == 600
     assert all(type(each.state) is type(state) for each in answered)
-    assert len(turns) >= 600 // RUNS_BETWEEN_LOOKS - 1
+    assert len(turns) >= 600 // RUNS_BETWEEN_CLOCK_READS - 1
     assert rig.namespace.catalogue.find("orders").message_count == left  # type: ignore[union-attr]
 
 

@@ -21,8 +21,8 @@ async def test_newcomers_wait_while_the_broker_is_behind_and_not_for_ever() -> N
         came.append(time.monotonic())
         connection.close()
 
-    reception: Any = SimpleNamespace(slots=slots, accept=accept)
-    door = Listener(reception, await bind("127.0.0.1", 0))
+    acceptor: Any = SimpleNamespace(slots=slots, accept=accept)
+    door = Listener(acceptor, await bind("127.0.0.1", 0))
     try:
         began_s = time.monotonic()
         with socket.create_connection(("127.0.0.1", door.port)):

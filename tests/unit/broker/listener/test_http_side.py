@@ -44,7 +44,7 @@ async def serving(application: Application, offences: list[str]) -> AsyncIterato
         log_violation=note,
         note_mistake=note_mistake,
     )
-    reception = ConnectionAcceptor(
+    acceptor = ConnectionAcceptor(
         tls=CertificateStore(None),
         http=http,
         amqp=None,
@@ -52,13 +52,13 @@ async def serving(application: Application, offences: list[str]) -> AsyncIterato
         log_violation=note,
         handshake_timeout_s=PATIENCE_S,
     )
-    door = Listener(reception, await bind("127.0.0.1", 0))
+    door = Listener(acceptor, await bind("127.0.0.1", 0))
     try:
         yield door
-        await eventually(lambda: reception.connection_count == 0)
+        await eventually(lambda: acceptor.connection_count == 0)
     finally:
         door.close()
-        await reception.close()
+        await acceptor.close()
 
 
 def answering(*sizes_bytes: int, delay_s: float = 0.0) -> Application:
@@ -93,7 +93,7 @@ def test_an_answer_that_nobody_reads_ends_the_connection(tell: Tell) -> None:
     async def story() -> None:
         async with serving(answering(*[1 << 20] * 64), offences) as door:
             caller = await deaf(door, REQUEST)
-            await eventually(lambda: offences == ["an answer was not read in time"])
+            await eventually(lambda: offences == ["an HTTP response was not read in time"])
             caller.close()
 
     tell(story)
@@ -105,13 +105,13 @@ def test_a_connection_that_closes_does_not_wait_for_its_last_bytes_to_be_read(
 ) -> None:
     """M6: they may be too few for the limit above, which begins with a full buffer."""
     monkeypatch.setattr(protocol, "KEEP_ALIVE_S", 0.1)
-    monkeypatch.setattr(protocol.DeadlineHttpProtocol, "_is_deaf", lambda _self: None)
+    monkeypatch.setattr(protocol.DeadlineHttpProtocol, "_response_not_read", lambda _self: None)
 
     async def story() -> None:
         async with serving(answering(16 << 20), []) as door:
             caller = await deaf(door, said)
-            await eventually(lambda: door._reception.connection_count == 1)
-            await eventually(lambda: door._reception.connection_count == 0)
+            await eventually(lambda: door._acceptor.connection_count == 1)
+            await eventually(lambda: door._acceptor.connection_count == 0)
             caller.close()
 
     tell(story)
@@ -150,7 +150,7 @@ def test_each_request_on_a_connection_has_its_own_deadline(tell: Tell) -> None:
             with suppress(ConnectionError):
                 assert await asyncio.wait_for(reader.read(), TOLERANCE_S) == b""
             writer.close()
-        assert offences == ["a request did not arrive in time"]
+        assert offences == ["an HTTP request was not complete in time"]
 
     tell(story)
 
@@ -172,7 +172,7 @@ def test_a_mistake_in_the_application_is_noted_and_answered(
             reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
             writer.write(LAST_REQUEST)
             said = await asyncio.wait_for(reader.read(), TOLERANCE_S)
-            assert has_begun or (said.startswith(b"HTTP/1.1 500") and b"Its log says why" in said)
+            assert has_begun or (said.startswith(b"HTTP/1.1 500") and b"log of the broker" in said)
             assert b"secret detail" not in said
             writer.close()
         assert offences == ["mistake: 'secret detail'"]

@@ -187,7 +187,7 @@ def test_a_stranger_makes_room_for_a_newer_one(tell: Tell, said: bytes) -> None:
     async def story() -> None:
         async with serving(limits=AmqpLimits(), strangers_max=2) as (broker, namespace):
             await broker.tls.context()
-            slots = namespace.entrance.reception.slots
+            slots = namespace.listeners.acceptor.slots
             before = socket_count()
             async with connected(namespace.port) as (oldest, first):
                 first.write(said)
@@ -235,8 +235,8 @@ def test_in_a_flood_a_stranger_is_evicted_and_not_closed(
             namespace,
         ):
             await broker.tls.context()
-            reception = namespace.entrance.reception
-            await reception.http.serving()
+            acceptor = namespace.listeners.acceptor
+            await acceptor.http.serving()
             before = socket_count()
             if said is None:
                 reader, writer = await secured(broker, namespace.port)
@@ -246,8 +246,8 @@ def test_in_a_flood_a_stranger_is_evicted_and_not_closed(
             await asyncio.sleep(0.1)
             async with connected(namespace.port):
                 began_s = time.monotonic()
-                await eventually(lambda: len(reception.tarpit) == 1)
-                assert (namespace.connection_count, reception.slots.stranger_count) == (1, 1)
+                await eventually(lambda: len(acceptor.tarpit) == 1)
+                assert (namespace.connection_count, acceptor.slots.stranger_count) == (1, 1)
                 await until_closed(reader)
                 assert 0.4 < time.monotonic() - began_s < TOLERANCE_S
             writer.close()
@@ -276,7 +276,7 @@ def test_a_stranger_that_is_gone_is_not_left_to_the_collector(
     async def story() -> None:
         async with serving(limits=AmqpLimits(), strangers_max=2) as (broker, namespace):
             await broker.tls.context()
-            await namespace.entrance.reception.http.serving()
+            await namespace.listeners.acceptor.http.serving()
             gc.collect()
             gc.disable()
             async with AsyncExitStack() as held:
@@ -305,7 +305,7 @@ def test_who_has_shown_a_token_keeps_its_connection(tell: Tell, is_secure: bool)
 
     async def story() -> None:
         async with serving(limits=AmqpLimits(), strangers_max=1) as (broker, namespace):
-            slots = namespace.entrance.reception.slots
+            slots = namespace.listeners.acceptor.slots
             token = make_token(
                 resource=f"sb://localhost:{namespace.port}/",
                 rule_name="RootManageSharedAccessKey",
@@ -385,7 +385,7 @@ def test_nothing_of_a_door_is_in_the_way_of_a_peer(tell: Tell, is_secure: bool) 
             assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
             (peer,) = namespace.access.peers
             assert peer._transport.get_protocol() is peer
-            assert not namespace.entrance.reception.waiting
+            assert not namespace.listeners.acceptor.waiting
             writer.close()
 
     tell(story)
@@ -439,7 +439,7 @@ def test_closing_the_broker_leaves_nobody_in_a_black_hole(tell: Tell) -> None:
             fault = namespace.faults.add(Fault("cannot-contact", how="black-hole"))
             reader, writer = await asyncio.open_connection("127.0.0.1", namespace.port)
             await eventually(lambda: namespace.faults.get(fault)["hit_count"] == 1)
-        assert not namespace.entrance.reception.waiting
+        assert not namespace.listeners.acceptor.waiting
         await until_closed(reader)
         writer.close()
         await eventually(lambda: socket_count() <= before)
@@ -452,7 +452,7 @@ def test_a_black_hole_holds_no_more_than_the_pool_of_strangers(tell: Tell) -> No
 
     async def story() -> None:
         async with serving(limits=AmqpLimits(), strangers_max=2) as (_broker, namespace):
-            slots = namespace.entrance.reception.slots
+            slots = namespace.listeners.acceptor.slots
             before = socket_count()
             fault = namespace.faults.add(Fault("cannot-contact", how="black-hole"))
             talks = []
@@ -482,8 +482,8 @@ def test_who_is_sent_away_in_the_moment_of_entering_is_gone(
     """M8: a task that is cancelled before its first step closes nothing by itself."""
 
     class Hasty(listeners.PendingConnection):
-        def _look(self) -> None:
-            super()._look()
+        def _peek(self) -> None:
+            super()._peek()
             self.drop()
 
     monkeypatch.setattr(listeners, "PendingConnection", Hasty)
@@ -507,11 +507,11 @@ def test_shut_doors_open_again_on_the_same_ports(tell: Tell) -> None:
             inside = await asyncio.open_connection("127.0.0.1", namespace.port)
             inside[1].write(PROTOCOL_SASL)
             assert await asyncio.wait_for(inside[0].readexactly(8), TOLERANCE_S)
-            namespace.entrance.close_listeners()
+            namespace.listeners.close_listeners()
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", namespace.port)
-            await namespace.entrance.open()
-            assert namespace.entrance.port == namespace.port
+            await namespace.listeners.open()
+            assert namespace.listeners.port == namespace.port
             assert namespace.connection_count == 1
             async with connected(namespace.port) as (reader, writer):
                 writer.write(PROTOCOL_SASL)
@@ -525,7 +525,7 @@ def test_without_a_descriptor_left_a_door_rests_and_goes_on(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M6: connections wait in the kernel meanwhile; the loop does not spin."""
-    monkeypatch.setattr(listeners, "REST_S", 0.2)
+    monkeypatch.setattr(listeners, "PAUSE_S", 0.2)
     refusals = [OSError(24, "Too many open files")] * 3
 
     class Listener(socket.socket):
@@ -543,7 +543,7 @@ def test_without_a_descriptor_left_a_door_rests_and_goes_on(
                 writer.write(PROTOCOL_SASL)
                 assert await asyncio.wait_for(reader.readexactly(8), TOLERANCE_S)
             assert time.monotonic() - began >= 0.5
-        assert caplog.text.count("no descriptor is left") == 3
+        assert caplog.text.count("no file descriptor is left") == 3
 
     tell(story)
 

@@ -143,11 +143,11 @@ def test_a_tenant_of_the_memory_broker_has_its_token_and_its_messages() -> None:
         line = broker.connect()
         line.say(HANDSHAKES[who])
         broker.run()
-        assert line.peer.admission.has_token
+        assert line.peer.authorization.has_token
     stranger = broker.connect()
     stranger.say(HANDSHAKES[Who.OPENED])
     broker.run()
-    assert not stranger.peer.admission.has_token
+    assert not stranger.peer.authorization.has_token
     queue = broker.namespace.catalogue.find("orders")
     assert queue is not None
     assert queue.active_count == 40

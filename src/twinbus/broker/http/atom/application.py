@@ -2,8 +2,9 @@
 
     application = namespace_application(running_namespace)
 
-Rule 1: host, then token, then everything else: a stranger learns nothing, not even what exists.
-Rule 2: every answer is one XML document with a status that the stock clients expect; a refusal
+Rule 1: the host is checked first, then the token, then everything else: a client without a token
+        does not even learn which entities exist.
+Rule 2: every response is one XML document with a status that the official clients expect; an error
         is ``<Error>`` with a sentence.
 Rule 3: nothing is for a browser: no CORS headers, no sniffing, no framing, no cache.
 """
@@ -17,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from twinbus.broker.faults.http_injection import trouble_with
+from twinbus.broker.faults.http_injection import find_injected_error
 from twinbus.broker.http.atom.handlers import (
     delete_entity,
     delete_rule,
@@ -40,10 +41,10 @@ from twinbus.broker.http.request_checks import (
     SLOT,
     HttpError,
     check_host,
-    grant_of,
     may_manage,
+    parse_version,
     status_of,
-    version_of,
+    verify_request,
 )
 from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.cost.units import Operation
@@ -71,7 +72,7 @@ HANDLERS: Final[dict[tuple[TargetKind, str], Handler]] = {
 }
 MEDIA_TYPE: Final = "application/atom+xml;charset=utf-8"
 ERROR_MEDIA_TYPE: Final = "application/xml;charset=utf-8"
-# An answer may hold keys, and what it repeats must never be taken for a page.
+# A response may contain keys, and a browser must never show it as a page.
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -91,11 +92,11 @@ def namespace_application(namespace: RunningNamespace) -> ASGIApp:
 
 
 async def answer_for_any(request: Request, namespaces: Collection[RunningNamespace]) -> Response:
-    """What that one of several namespaces says whose keys made the request's token."""
-    refusal: TwinbusError = AccessDenied("no namespace is served here", hint="Start one first")
+    """The response of the namespace whose key signed the request's token."""
+    refusal: TwinbusError = AccessDenied("No namespace is running", hint="Start a namespace")
     for namespace in namespaces:
         try:
-            grant_of(request, namespace.access)
+            verify_request(request, namespace.access)
         except AccessDenied as error:
             refusal = error
         else:
@@ -104,45 +105,43 @@ async def answer_for_any(request: Request, namespaces: Collection[RunningNamespa
 
 
 async def answer(request: Request, namespace: RunningNamespace) -> Response:
-    """What the namespace says to a request."""
+    """The response of the namespace to a request."""
     if not namespace.faults.has_no_faults:
         entity = request.scope["path"].strip("/").lower()
-        trouble = await trouble_with(request, namespace.access, entity)
-        if trouble is not None:
-            return _refusal(trouble.status, trouble.sentence)
+        injected = await find_injected_error(request, namespace.access, entity)
+        if injected is not None:
+            return _refusal(injected.status, injected.sentence)
     try:
         status, body = await _answer(request, namespace)
     except (HttpError, TwinbusError) as refusal:
         return _refusal(status_of(refusal), str(refusal))
     except ClientDisconnect:
-        raise  # Whoever serves HTTP knows what that is.
+        raise  # The HTTP server handles it.
     except Exception as error:
-        namespace.access.offences.note_mistake(
-            "the administration failed at a request",
+        namespace.access.violations.note_mistake(
+            "an administration request failed",
             error,
             namespace.access.now().monotonic_s,
             address=request.client.host if request.client else "",
             is_stranger=not _is_known(request),
         )
-        return _refusal(500, "The broker failed at this request. Its log says why.")
+        return _refusal(500, "The broker could not handle this request. See its log.")
     return Response(body, status, HEADERS, media_type=MEDIA_TYPE)
 
 
 async def _answer(request: Request, namespace: RunningNamespace) -> Answer:
     check_host(request, namespace.access.audience)
-    grant = grant_of(request, namespace.access)
+    grant = verify_request(request, namespace.access)
     target = parse_target(request.scope["path"])
     if not may_manage(grant, target.segments):
-        raise AccessDenied(
-            "the claim Manage is missing for this", hint="Use a key whose rule has it"
-        )
+        raise AccessDenied("The Manage claim is missing", hint="Use a key whose access rule has it")
     _count(namespace, target)
-    call = Call(request, namespace, target, version_of(request), grant)
+    call = Call(request, namespace, target, parse_version(request), grant)
     return await _handler(target, request.method)(call)
 
 
 def _is_known(request: Request) -> bool:
-    """Whether a valid token was shown on the request's connection, now or earlier."""
+    """Whether a valid token was sent on the request's connection, now or earlier."""
     slot = request.scope.get("state", {}).get(SLOT)
     return slot is None or slot.is_authenticated
 
@@ -150,7 +149,7 @@ def _is_known(request: Request) -> bool:
 def _count(namespace: RunningNamespace, target: RequestTarget) -> None:
     """C1: every request is metered, with its entity if there is one."""
     path = "/".join(target.segments)
-    # A name that nothing has would be counted for ever.
+    # A counter for a name that does not exist would stay for ever.
     known = path if namespace.access.catalogue.find(path) is not None else ""
     namespace.access.meter.counter(known, Operation.ADMINISTRATION).add_request()
 
@@ -159,7 +158,7 @@ def _handler(target: RequestTarget, method: str) -> Handler:
     handler = HANDLERS.get((target.kind, method))
     if handler is None:
         known = [verb for kind, verb in HANDLERS if kind == target.kind]
-        raise HttpError(405, f"This can be asked for with {', '.join(known) or 'nothing'} only.")
+        raise HttpError(405, f"The method must be one of: {', '.join(known) or 'none'}.")
     return handler
 
 

@@ -1,20 +1,14 @@
-"""Entities as XML: descriptions, counts and access rules.
+"""Entities as XML: their properties, their counts, sizes and times, and their access rules.
 
-Access rules as elements of an entity's description.
-
-Which XML element is which property of a queue, a topic or a subscription.
-
-What only the broker can know about an entity: counts, sizes and times.
-
-Rule 1: a rule that comes without a key keeps the key that it has; a new one gets a fresh key.
-        Whoever changes a key through an update sends the new one.
+Rule 1: an access rule without a key keeps the key that it has; a new rule gets a new key. To
+        change a key in an update, a client sends the new one.
 Rule 2: only shared access rules exist here.
 Rule 3: the tables are in the order in which the elements are written; the service and its
-        clients count on it.
-Rule 4: an update is a replacement. What it leaves out takes its default, except for what cannot
-        change after creation, which stays; saying it differently is refused (engine/descriptions).
-Rule 5: an element that only the broker can know is written, and passes unread when a client
-        sends back what it got.
+        clients depend on it.
+Rule 4: an update is a replacement. A property that is left out takes its default, except for those
+        that cannot change after creation: they stay, and another value is refused
+        (engine/descriptions).
+Rule 5: an element that only the broker can set is written, and ignored when a client sends it back.
 """
 
 from __future__ import annotations
@@ -77,12 +71,12 @@ _ELEMENTS: Final = (
 
 
 def read_rules(parent: Element, known: RuleSet) -> RuleSet:
-    """The rules in ``AuthorizationRules``; ``known`` are those that the entity has now."""
+    """The rules in ``AuthorizationRules``; ``known`` are the current ones of the entity."""
     return RuleSet(tuple(_read_rule(each, known) for each in items(parent, "AuthorizationRule")))
 
 
 def rules_text(rules: RuleSet, changed_at_ms: int) -> str:
-    """The rules with their keys: for holders of Manage."""
+    """The rules with their keys: for clients with the Manage claim."""
     return "".join(_rule_text(rule, time_text(changed_at_ms)) for rule in rules)
 
 
@@ -127,7 +121,7 @@ class Codec:
     read: Callable[[str, str], Any]
     """Takes the text and the element's name."""
     write: Callable[[Any], str]
-    """Returns what is safe to stand in an element."""
+    """Returns escaped text for an element."""
 
 
 FLAG: Final = Codec(flag, flag_text)
@@ -154,14 +148,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that only the broker can know, or that is read in a way of its own."""
+    """An element that only the broker sets, or that has a reader of its own."""
 
     element: str
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One kind of description: its elements in their order."""
+    """One kind of description: its elements in order."""
 
     kind: str
     """The name of its element."""
@@ -170,45 +164,45 @@ class Shape:
     def read(
         self, parent: Element, audience: Audience, current: QueueDescription | None
     ) -> dict[str, Any]:
-        """The properties that a client asks for; ``current`` are those that it replaces."""
+        """The properties that a client sets; ``current`` are those that it replaces."""
         found = children(parent, [row.element for row in self.rows])
-        said = {name: each for name, each in found.items() if not is_empty(each)}
+        given = {name: each for name, each in found.items() if not is_empty(each)}
         values = {
-            row.field: row.codec.read(text_of(said[row.element]).strip(), row.element)
+            row.field: row.codec.read(text_of(given[row.element]).strip(), row.element)
             for row in self.rows
-            if isinstance(row, Setting) and row.element in said
+            if isinstance(row, Setting) and row.element in given
         }
-        values.update(self._read_special(said, audience, current))
+        values.update(self._read_special(given, audience, current))
         for row in self.rows:
             if current is not None and isinstance(row, Setting) and row.is_fixed:
                 values.setdefault(row.field, getattr(current, row.field))
         return values
 
     def _read_special(
-        self, said: dict[str, Element], audience: Audience, current: QueueDescription | None
+        self, given: dict[str, Element], audience: Audience, current: QueueDescription | None
     ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, field in FORWARDING.items():
-            if name in said:
-                values[field] = target_path(text_of(said[name]), audience)
-        if "UserMetadata" in said:
-            values["user_metadata"] = text_of(said["UserMetadata"])
-        if "AuthorizationRules" in said:
+            if name in given:
+                values[field] = target_path(text_of(given[name]), audience)
+        if "UserMetadata" in given:
+            values["user_metadata"] = text_of(given["UserMetadata"])
+        if "AuthorizationRules" in given:
             known = RuleSet() if current is None else current.authorization_rules
-            values["authorization_rules"] = read_rules(said["AuthorizationRules"], known)
+            values["authorization_rules"] = read_rules(given["AuthorizationRules"], known)
         return values
 
     def write(
         self, description: QueueDescription, facts: Mapping[str, str], endpoint: str, version: str
     ) -> str:
-        """The inside of the description's element."""
-        told = {**_written_specially(description, endpoint), **facts}
+        """The content of the description's element."""
+        values_by_element = {**_written_specially(description, endpoint), **facts}
         if version < LARGE_MESSAGE_VERSION:
-            told["MaxMessageSizeInKilobytes"] = None
+            values_by_element["MaxMessageSizeInKilobytes"] = None
         parts = []
         for row in self.rows:
-            if isinstance(row, Fact) or row.element in told:
-                text = told.get(row.element)
+            if isinstance(row, Fact) or row.element in values_by_element:
+                text = values_by_element.get(row.element)
             else:
                 text = row.codec.write(getattr(description, row.field))
             parts.append(element(row.element, text))
@@ -217,7 +211,7 @@ class Shape:
 
 def _written_specially(description: QueueDescription, endpoint: str) -> dict[str, str | None]:
     rules = description.authorization_rules
-    told: dict[str, str | None] = {
+    values_by_element: dict[str, str | None] = {
         "AuthorizationRules": rules_text(rules, description.updated_at_ms),
         "EntityAvailabilityStatus": "Available",
         "FilteringMessagesBeforePublishing": "false",
@@ -229,15 +223,15 @@ def _written_specially(description: QueueDescription, endpoint: str) -> dict[str
     }
     for name, field in FORWARDING.items():
         path: str | None = getattr(description, field)
-        told[name] = None if path is None else escaped(f"{endpoint}/{path}")
-    return told
+        values_by_element[name] = None if path is None else escaped(f"{endpoint}/{path}")
+    return values_by_element
 
 
 FORWARDING: Final = {
     "ForwardTo": "forward_to",
     "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
 }
-# Clients that ask for an older version do not know the property.
+# Clients of an older version do not have the property.
 LARGE_MESSAGE_VERSION: Final = "2021-05"
 
 QUEUE: Final = Shape(
@@ -361,12 +355,12 @@ def topic_facts(topic: Topic) -> dict[str, str]:
 
 
 def count_details(*, active: int, dead: int, scheduled: int) -> str:
-    """The counts by state, each in the namespace that the clients look in."""
+    """The counts by state, each in the XML namespace that the clients expect."""
     counts = {
         "ActiveMessageCount": active,
         "DeadLetterMessageCount": dead,
         "ScheduledMessageCount": scheduled,
-        # What is forwarded waits in its source, as active or dead-lettered.
+        # Messages to be forwarded wait in their source, as active or dead-lettered.
         "TransferMessageCount": 0,
         "TransferDeadLetterMessageCount": 0,
     }

@@ -1,12 +1,11 @@
-"""Who may let an entity forward its messages: whoever may send to where they go.
+"""Whether a client may set a forward: it needs the Send claim on the target.
 
-Forwarding sends in its owner's name and goes on after the caller has left, so the right is asked
-for when the forward is set.
+A forward sends messages as long as it exists, also when the client that set it is gone, so the
+claim is checked when the forward is set.
 
-Rule 1: a forward that is new or leads elsewhere needs Send on its target, from the caller's own
-        token or from one that comes along in the header of that forward, as the stock clients
-        write them.
-Rule 2: a forward that stays as it is needs no proof: who keeps it has sent nothing anywhere.
+Rule 1: a forward that is new or has another target requires Send on its target, by the client's
+        own token or by one in the header of that forward, as the official clients write them.
+Rule 2: a forward that does not change requires no claim.
 Rule 3: the target is compared in its canonical form, in which it is stored.
 """
 
@@ -20,7 +19,7 @@ from starlette.requests import Request
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.access.sas import AccessGrant, Audience
 from twinbus.broker.engine.descriptions import QueueDescription
-from twinbus.broker.http.request_checks import TokenAudience, audience_of, grant_in
+from twinbus.broker.http.request_checks import TokenAudience, audience_of, verify_header
 from twinbus.errors import AccessDenied
 
 __all__ = ["PROOFS", "check_forwards"]
@@ -39,14 +38,14 @@ def check_forwards(
     before: QueueDescription | None,
     after: QueueDescription,
 ) -> None:
-    """Raise AccessDenied unless the caller may send wherever the entity is to forward to."""
+    """Raise AccessDenied unless the client may send to all targets of the entity."""
     for name, header in PROOFS.items():
         target: str | None = getattr(after, name)
         if target is None or (before is not None and getattr(before, name) == target):
             continue
         if not (_may_send(caller, target) or _is_proven(request, namespace, header, target)):
             raise AccessDenied(
-                f"{name} needs the claim Send on {target!r}",
+                f"The property {name} requires the Send claim on {target!r}",
                 hint=f"Send a token for it in the header {header}, or use a key that covers both",
             )
 
@@ -60,14 +59,14 @@ def _is_proven(request: Request, namespace: TokenAudience, header: str, target: 
     if not shown:
         return False
     try:
-        grant = grant_in(shown, namespace, _audience(request, namespace))
+        grant = verify_header(shown, namespace, _audience(request, namespace))
     except AccessDenied:
-        # It is said what is missing, whatever is wrong with what was shown.
+        # The error names the missing claim, whatever is wrong with this token.
         return False
     return _may_send(grant, target)
 
 
 def _audience(request: Request, namespace: TokenAudience) -> Audience:
-    """A client makes the token out to the URL of the target, which may name any of our ports."""
+    """A client signs the token for the URL of the target, which may have any of our ports."""
     here = audience_of(request, namespace)
     return replace(here, other_ports=here.other_ports | {namespace.audience.port})

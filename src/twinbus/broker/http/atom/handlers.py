@@ -1,16 +1,10 @@
-"""The handlers of ATOM requests: entities, subscriptions and rules.
-
-Queues, topics and subscriptions alike: told, made and changed by their descriptions.
-
-The namespace, its queues and its topics over the administration protocol.
-
-Subscriptions and their rules over the administration protocol.
-
-Unlike a queue or a topic, what does not exist here is told with 404 also to who reads it.
+"""The handlers of ATOM requests: the namespace, its entities, subscriptions and rules.
 
 Rule 1: PUT creates, and with ``If-Match: *`` it changes. Whether the entity exists is decided in
-        the same turn of the loop that makes it, so of two that race one is told 409.
-Rule 2: where messages go on to is checked against the caller's rights (forward_rights.py).
+        the same turn of the loop that creates it, so of two concurrent requests one gets 409.
+Rule 2: the target of a forward is checked against the client's claims (forward_rights.py).
+Rule 3: GET of a queue or topic that does not exist returns an empty feed, as the service does; for
+        subscriptions and rules it returns 404.
 """
 
 from __future__ import annotations
@@ -81,23 +75,23 @@ _SHAPES_BY_CLASS: Final = {described: shape for shape, described in SHAPES.value
 
 
 def find(call: Call, path: str) -> Queue | None:
-    """The machine behind a path, whatever its kind."""
+    """The entity with that path, whatever its kind."""
     return call.namespace.access.catalogue.find(parse_entity_path(path))
 
 
 def missing(what: str, path: str) -> HttpError:
-    return HttpError(404, f"There is no {what} {path[:260]!a} here. Create it first.")
+    return HttpError(404, f"{what.capitalize()} {path[:260]!a} not found. Create it first.")
 
 
 async def create(
     call: Call, described: Element, path: str, rules: Sequence[RuleDescription] | None = None
 ) -> Answer:
-    """Make the entity that the element describes."""
+    """Create the entity that the element describes."""
     shape, kind = SHAPES[local_name(described)]
     values = shape.read(described, call.audience, None)
     description = kind.from_dict({**values, "path": path})
     found = find(call, path)
-    call.check_is_missing(found, f"name {path[:260]!a}")
+    call.check_is_missing(found, f"Entity {path[:260]!a}")
     call.check_forwards(None, description)
     return call.one(
         entry_of(call, await call.namespace.access.create_queue(description, rules)), 201
@@ -105,7 +99,7 @@ async def create(
 
 
 async def update(call: Call, described: Element, path: str) -> Answer:
-    """Change an entity to what the element says."""
+    """Change an entity as the element describes it."""
     shape, kind = SHAPES[local_name(described)]
     machine = find(call, path)
     if machine is None or type(machine.description) is not kind:
@@ -129,7 +123,7 @@ async def delete(call: Call, path: str, what: str) -> Answer:
 
 
 def entry_of(call: Call, machine: Queue) -> FeedEntry:
-    """The entity as it is told."""
+    """The entity as an entry of a response."""
     description = machine.description
     shape = _SHAPES_BY_CLASS[type(description)]
     facts = topic_facts(machine) if isinstance(machine, Topic) else queue_facts(machine)
@@ -145,16 +139,16 @@ def entry_of(call: Call, machine: Queue) -> FeedEntry:
 
 
 async def get_namespace(call: Call) -> Answer:
-    """What the namespace is called, and what it can do."""
+    """The name and the tier of the namespace."""
     namespace = call.namespace
-    told = {
+    values = {
         "CreatedTime": time_text(namespace.started_at_ms),
         "MessagingSKU": "Standard",
         "ModifiedTime": time_text(namespace.started_at_ms),
         "Name": escaped(namespace.name),
         "NamespaceType": "Messaging",
     }
-    content = "".join(element(name, text) for name, text in told.items())
+    content = "".join(element(name, text) for name, text in values.items())
     return call.one(
         FeedEntry(call.href("$namespaceinfo"), namespace.name, "NamespaceInfo", content)
     )
@@ -248,7 +242,7 @@ async def put_rule(call: Call) -> Answer:
     if call.is_update:
         _rule(call)
         return call.one(_entry(call, await call.namespace.update_rule(topic, name, rule)))
-    call.check_is_missing(_find_rule(call), f"rule {rule.name!a}")
+    call.check_is_missing(_find_rule(call), f"Rule {rule.name!a}")
     return call.one(_entry(call, await call.namespace.create_rule(topic, name, rule)), 201)
 
 

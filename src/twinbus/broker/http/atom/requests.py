@@ -1,6 +1,4 @@
-"""One ATOM request, and the entity that its path means.
-
-Which entity a request's path means.
+"""One ATOM request, and the target of its path.
 
     /$namespaceinfo                               the namespace
     /$Resources/queues   /$Resources/topics       lists
@@ -8,9 +6,7 @@ Which entity a request's path means.
     /orders/subscriptions[/billing]               its subscriptions, one of them
     /orders/subscriptions/billing/rules[/urgent]  its rules, one of them
 
-The stock client writes a slash in a name as %2F; it means the same as one that is not encoded.
-
-One request, with what every desk needs to know about it.
+The official client writes a slash in a name as %2F; it means the same as one that is not encoded.
 """
 
 from __future__ import annotations
@@ -30,9 +26,9 @@ from twinbus.broker.http.atom.xml import FeedEntry, entry, entry_text, feed
 from twinbus.broker.http.request_checks import (
     HttpError,
     audience_of,
-    body_of,
     check_still_granted,
-    page_of,
+    parse_page,
+    read_body,
 )
 from twinbus.broker.running_namespace import RunningNamespace
 from twinbus.common.entity_path import parse_entity_path
@@ -53,7 +49,7 @@ TargetKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """What a request is about."""
+    """The target of a request."""
 
     kind: TargetKind
     path: str = ""
@@ -63,7 +59,7 @@ class RequestTarget:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """What a token must cover: empty is the whole namespace."""
+        """The path that a token must cover: empty is the whole namespace."""
         if not self.path:
             return ()
         path = f"{self.path}/subscriptions/{self.subscription}" if self.subscription else self.path
@@ -91,7 +87,7 @@ def _reserved(first: str, rest: list[str]) -> RequestTarget:
             return RequestTarget("queues")
         if rest[0].lower() == "topics":
             return RequestTarget("topics")
-    raise HttpError(404, "There is nothing here under that path. Check its spelling.")
+    raise HttpError(404, "No resource has this path. Check its spelling.")
 
 
 def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
@@ -104,7 +100,7 @@ def _below_topic(topic: str, rest: list[str]) -> RequestTarget:
             return RequestTarget("rules", topic, subscription)
         case [subscription, word, rule] if word.lower() == "rules":
             return RequestTarget("rule", topic, subscription, rule)
-    raise HttpError(404, "There is nothing here under that path. Check its spelling.")
+    raise HttpError(404, "No resource has this path. Check its spelling.")
 
 
 Item = TypeVar("Item")
@@ -114,7 +110,7 @@ ENTRIES_PER_TURN: Final = 20
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
+    """A response."""
 
     status: int
     body: bytes
@@ -122,36 +118,36 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request whose caller may do what it asks for."""
+    """A request whose client has the claim for it."""
 
     request: Request
     namespace: RunningNamespace
     target: RequestTarget
     version: str
     grant: AccessGrant
-    """What the caller's token allows, in this place and elsewhere."""
+    """What the client's token allows."""
 
     async def body(self) -> bytes:
-        """The body, if the caller still has the right when it is here in whole."""
-        body = await body_of(self.request)
+        """The body, if the client still has the claim when the body is complete."""
+        body = await read_body(self.request)
         check_still_granted(self.grant, self.namespace.access)
         return body
 
     def check_forwards(self, before: QueueDescription | None, after: QueueDescription) -> None:
-        """Raise AccessDenied unless the caller may send to where the entity is to forward."""
+        """Raise AccessDenied unless the client may send to all targets of the entity."""
         check_forwards(self.request, self.namespace.access, self.grant, before, after)
 
     @property
     def audience(self) -> Audience:
-        """The names of the namespace, and the one that the caller used if any may be used."""
+        """The names of the namespace, and the one that the client used if any may be used."""
         return audience_of(self.request, self.namespace.access)
 
     @property
     def is_update(self) -> bool:
-        """Whether the entity must exist already; raises when the condition cannot be kept."""
+        """Whether the entity must exist; raises when the condition is not supported."""
         if_match = self.request.headers.get("if-match")
         if if_match is not None and if_match.strip() != "*":
-            raise HttpError(412, "Entities carry no version here. Send If-Match: * to change one.")
+            raise HttpError(412, "Entities have no version. Send If-Match: * to change one.")
         return if_match is not None
 
     def check_is_missing(self, entity: object | None, what: str) -> None:
@@ -159,13 +155,11 @@ class Call:
         if entity is None:
             return
         if self.request.headers.get("if-none-match", "").strip() == "*":
-            raise HttpError(
-                412, f"The {what} exists already. Leave If-None-Match out to be told 409."
-            )
-        raise HttpError(409, f"The {what} exists already. Send If-Match: * to change it.")
+            raise HttpError(412, f"The condition If-None-Match: * failed. {what} already exists.")
+        raise HttpError(409, f"{what} already exists. Send If-Match: * to change it.")
 
     def href(self, path: str) -> str:
-        """The URL of something in the namespace, under the name that the caller uses."""
+        """The URL of a resource of the namespace, under the name that the client uses."""
         scheme, host = self.request.scope["scheme"], self.request.headers["host"]
         return f"{scheme}://{host}/{quote(path, safe='/$')}?api-version={self.version}"
 
@@ -175,8 +169,8 @@ class Call:
     async def many(
         self, title: str, path: str, found: Sequence[Item], as_entry: Callable[[Item], FeedEntry]
     ) -> Answer:
-        """The part of a list that was asked for; a few entries in each turn of the loop."""
-        page = page_of(self.request)
+        """The requested part of a list, built with a few entries in each turn of the loop."""
+        page = parse_page(self.request)
         after = page.skip + page.top
         more = f"{self.href(path)}&$skip={after}&$top={page.top}" if after < len(found) else None
         texts: list[str] = []
@@ -188,7 +182,7 @@ class Call:
         return Answer(200, feed(title, self.href(path), more, texts, now_ms=now_ms))
 
     def nothing(self) -> Answer:
-        """How the service says that a queue or topic does not exist: a list of nothing."""
+        """The service's response for a queue or topic that does not exist: an empty feed."""
         now_ms = self.namespace.access.now().wall_ms
         href = self.href(self.target.path)
         return Answer(200, feed("Publicly Listed Services", href, None, (), now_ms=now_ms))

@@ -1,16 +1,14 @@
 """The rules of subscriptions as XML: filters, actions and typed values.
 
-Values with their type: parameters of an expression, properties to compare with.
+Parameters of an expression, and properties to compare with, are values with their type:
 
-<KeyValueOfstringanyType>
-    <Key>count</Key>
-    <Value i:type="d6p1:int" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">2</Value>
-</KeyValueOfstringanyType>
-
-Rules of subscriptions as elements: their filters and actions.
+    <KeyValueOfstringanyType>
+        <Key>count</Key>
+        <Value i:type="d6p1:int" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">2</Value>
+    </KeyValueOfstringanyType>
 
 Rule 1: the kind of a filter or action is its declared type.
-Rule 2: what compatibility elements say is not looked at: there is one dialect.
+Rule 2: compatibility elements are ignored: there is one dialect.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ def read_values(parent: Element) -> dict[str, PropertyValue]:
             raise HttpError(400, f"A {PAIR} must have one Key and one Value.")
         name = text_of(found["Key"])
         if name in values:
-            raise HttpError(400, f"The value {name[:60]!a} is there twice. Say it once.")
+            raise HttpError(400, f"The value {name[:60]!a} occurs more than once. Send it once.")
         values[name] = _read_value(found["Value"], name)
     return values
 
@@ -90,7 +88,7 @@ def _read_value(value: Element, name: str) -> PropertyValue:
         raise
     except (ArithmeticError, ValueError):
         raise HttpError(
-            400, f"The value {name[:60]!a} is no {kind}. Check how it is written."
+            400, f"The value {name[:60]!a} is not a valid {kind}. Check its spelling."
         ) from None
 
 
@@ -174,28 +172,28 @@ _CONDITIONS: Final = {
     "ReplyToSessionId": "reply_to_session_id",
     "ContentType": "content_type",
 }
-# The version of the dialect that the service tells.
+# The version of the dialect that the service returns.
 _COMPATIBILITY: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
 
 
 def read_rule(parent: Element, name: str | None = None) -> RuleDescription:
-    """A rule; ``name`` is the one that the request's path gives it."""
+    """A rule; ``name`` is the one in the request's path."""
     found = children(parent, _RULE_ELEMENTS)
-    said = text_of(found["Name"]).strip() if "Name" in found else ""
-    if name is not None and said and said.lower() != name.lower():
-        raise HttpError(400, "The rule's Name must be the one in the path of the request.")
+    given = text_of(found["Name"]).strip() if "Name" in found else ""
+    if name is not None and given and given.lower() != name.lower():
+        raise HttpError(400, "The Name of the rule must equal the name in the path.")
     if "Filter" not in found:
         raise HttpError(400, "A rule must have a Filter. Use a TrueFilter for every message.")
     action = found.get("Action")
     return RuleDescription(
-        name or said,
+        name or given,
         _read_filter(found["Filter"]),
         None if action is None else _read_action(action),
     )
 
 
 def rule_text(rule: RuleDescription) -> str:
-    """The inside of a rule's element."""
+    """The content of a rule's element."""
     action = rule.action
     if action is None:
         written = '<Action i:type="EmptyRuleAction"/>'

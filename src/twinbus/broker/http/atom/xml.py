@@ -1,25 +1,17 @@
-"""XML: a bounded reader, a writer, and how values are spelled.
+"""XML of the administration protocol: a bounded reader, a writer, and the spelling of values.
 
-The XML namespaces of the administration protocol.
+Entries, feeds and errors are written as text and not as a tree, because the official client wants
+default namespaces and a page of a hundred entries should cost little.
 
-XML from a client, read within bounds.
-
-Durations, times, numbers and flags as the administration protocol spells them.
-
-Entries, feeds and errors as XML text.
-
-Written as text and not as a tree, because the stock client wants default namespaces and a page
-of a hundred entries should cost little.
-
-Rule 1: no document type, no entities, nothing from outside: refused where they are declared.
+Rule 1: document types, entities and external references are refused where they are declared.
 Rule 2: deep or long documents are refused while they are read, not after a tree was built.
-Rule 3: an element stands in the namespace it belongs to, at most once, and is known; a client
-        that misspells a property is told so instead of getting the default.
-Rule 4: a value is read one way or refused with a sentence that names its element.
+Rule 3: an element is known, in its namespace, and occurs at most once; a misspelt property is
+        refused instead of replaced by the default.
+Rule 4: a value has one reading, or is refused with a sentence that names its element.
 Rule 5: the longest duration of .NET means "never", which is None here.
-Rule 6: whatever came from somebody goes through ``escaped``.
-Rule 7: a character that XML cannot spell becomes U+FFFD: one strange name or note must not make
-        a whole page unreadable.
+Rule 6: everything that a client sent goes through ``escaped``.
+Rule 7: a character that XML cannot contain becomes U+FFFD: one unusual name must not make a whole
+        page unreadable.
 """
 
 from __future__ import annotations
@@ -77,17 +69,17 @@ COUNT_DETAILS: Final = "http://schemas.microsoft.com/netservices/2011/06/service
 SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 SCHEMA_INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 
-# Names of types are written with this prefix, which the stock client cuts off at the colon.
+# Names of types are written with this prefix, which the official client removes at the colon.
 SCHEMA_PREFIX: Final = "d6p1"
 
 
-# The deepest honest document is a rule's parameter: entry, content, description, filter,
+# The deepest regular document is a rule's parameter: entry, content, description, filter,
 # parameters, pair, value.
 DEPTH_MAX: Final = 32
-# A rule with all values that it may have is 400 elements. 64 KB could hold 16,000, whose reading
-# would stop everybody else for a tenth of a second.
+# A rule with all values that it may have is 400 elements. 64 KB could contain 16,000, and reading
+# them would block all other clients for a tenth of a second.
 ELEMENTS_MAX: Final = 2_000
-# What an Atom entry may have beside its content; it is for people and passes unread.
+# What an Atom entry may have beside its content; it is ignored.
 _ENTRY_EXTRAS: Final = {
     "author",
     "category",
@@ -105,7 +97,7 @@ _NAME_SHOWN_LENGTH_MAX: Final = 60
 
 
 class _BoundedBuilder(TreeBuilder):
-    """Builds a tree that can be neither deep nor wide."""
+    """Builds a tree of bounded depth and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,9 +110,7 @@ class _BoundedBuilder(TreeBuilder):
         if self._count > ELEMENTS_MAX:
             raise HttpError(400, f"The XML must have at most {ELEMENTS_MAX} elements.")
         if self._depth > DEPTH_MAX:
-            raise HttpError(
-                400, f"The XML is nested deeper than the {DEPTH_MAX} levels it may have."
-            )
+            raise HttpError(400, f"The XML must have at most {DEPTH_MAX} levels.")
         return super().start(tag, attributes)
 
     def end(self, tag: str, /) -> Element:
@@ -139,11 +129,13 @@ def description_in(body: bytes, kinds: Collection[str]) -> Element:
         if name == "content" and content is None:
             content = child
         elif name not in _ENTRY_EXTRAS:
-            raise HttpError(400, f"The entry has {_shown(name)} twice or must not have it at all.")
+            raise HttpError(
+                400, f"The element {_shown(name)} is repeated or not allowed here. Remove it."
+            )
     if content is None or len(content) != 1:
-        raise HttpError(400, "The entry must have one content with one description in it.")
+        raise HttpError(400, "The entry must have one content element with one description.")
     if local_name(content[0]) not in kinds:
-        raise HttpError(400, f"The content must be a {' or a '.join(sorted(kinds))} here.")
+        raise HttpError(400, f"The content must be a {' or a '.join(sorted(kinds))}.")
     return content[0]
 
 
@@ -154,9 +146,13 @@ def children(element: Element, known: Collection[str]) -> dict[str, Element]:
     for child in element:
         name = local_name(child)
         if name not in known:
-            raise HttpError(400, f"A {parent} has no {_shown(name)}. Check its spelling.")
+            raise HttpError(
+                400, f"The element {_shown(name)} is not allowed in {parent}. Check its spelling."
+            )
         if name in found:
-            raise HttpError(400, f"The {parent} has {name} twice. Say it once.")
+            raise HttpError(
+                400, f"The element {name} occurs more than once in {parent}. Send it once."
+            )
         found[name] = child
     return found
 
@@ -165,7 +161,7 @@ def items(element: Element, name: str) -> Iterator[Element]:
     """The children of a list, which all have the one name."""
     for child in element:
         if local_name(child) != name:
-            raise HttpError(400, f"{local_name(element)} must hold {name} elements only.")
+            raise HttpError(400, f"{local_name(element)} must contain only {name} elements.")
         yield child
 
 
@@ -178,14 +174,14 @@ def local_name(element: Element, namespace: str = SERVICE_BUS) -> str:
 
 
 def text_of(element: Element) -> str:
-    """The text of an element that has nothing else."""
+    """The text of an element that contains only text."""
     if len(element):
-        raise HttpError(400, f"The element {_shown(local_name(element))} must hold text only.")
+        raise HttpError(400, f"The element {_shown(local_name(element))} must contain only text.")
     return element.text or ""
 
 
 def is_empty(element: Element) -> bool:
-    """Whether the element says nothing: null, or without content."""
+    """Whether the element is null or without content."""
     if element.get(f"{{{SCHEMA_INSTANCE}}}nil", "").strip().lower() in ("true", "1"):
         return True
     return not len(element) and not (element.text or "").strip()
@@ -206,7 +202,7 @@ def _parsed(body: bytes) -> Element:
     except DefusedXmlException:
         raise HttpError(400, "The XML must not have a document type or entities.") from None
     except (ParseError, LookupError, ValueError):
-        # The parser's own words may repeat what was sent.
+        # The parser's own message may repeat what was sent.
         raise HttpError(400, "The body is not well-formed XML. Send one Atom entry.") from None
     return root
 
@@ -221,7 +217,7 @@ VALUE_SHOWN_LENGTH_MAX: Final = 64
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# What the service says for a time that has not come about yet.
+# What the service returns for a time that is not set.
 _NO_TIME: Final = "0001-01-01T00:00:00Z"
 # Until the end of year 9999, which calendars can still show.
 _TIME_MS_MAX: Final = 253_402_300_799_999
@@ -232,8 +228,8 @@ def duration_us(text: str, name: str) -> int:
     total_us = parse_duration_us(text)
     if total_us is None:
         raise ConfigurationError(
-            f"{name} is not a duration: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
-            hint="Write days, hours, minutes and seconds as in P1DT2H30M or PT30S",
+            f"{name} must be an ISO 8601 duration, got {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            hint="Use days, hours, minutes and seconds, for example P1DT2H30M or PT30S",
         )
     return total_us
 
@@ -241,11 +237,9 @@ def duration_us(text: str, name: str) -> int:
 def duration_ms(text: str, name: str) -> int:
     """Milliseconds of a duration that .NET could hold too."""
     total_ms = duration_us(text, name) // 1_000
-    # The stock client rounds the longest duration up by less than a millisecond.
+    # The official client rounds the longest duration up by less than a millisecond.
     if total_ms > DURATION_MS_MAX + 1:
-        raise ConfigurationError(
-            f"{name} is longer than any duration may be", hint=f"Use {NEVER} for 'never'"
-        )
+        raise ConfigurationError(f"{name} must be at most {NEVER}", hint=f"Use {NEVER} for 'never'")
     return min(total_ms, DURATION_MS_MAX)
 
 
@@ -265,7 +259,7 @@ def lifetime_text(total_ms: int | None) -> str:
 
 
 def time_text(wall_ms: int) -> str:
-    """A moment in UTC; 0 is one that has not come about yet."""
+    """A time in UTC; 0 is a time that is not set."""
     if not 0 < wall_ms <= _TIME_MS_MAX:
         return _NO_TIME
     moment = _EPOCH + timedelta(milliseconds=wall_ms)
@@ -275,7 +269,7 @@ def time_text(wall_ms: int) -> str:
 def whole_number(text: str, name: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ConfigurationError(
-            f"{name} is not a whole number: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            f"{name} must be a whole number, got {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
             hint="Use digits only",
         )
     return int(text)
@@ -285,8 +279,8 @@ def flag(text: str, name: str) -> bool:
     value = _FLAGS.get(text.lower())
     if value is None:
         raise ConfigurationError(
-            f"{name} is neither true nor false: {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
-            hint="Write true or false",
+            f"{name} must be true or false, got {text[:VALUE_SHOWN_LENGTH_MAX]!a}",
+            hint="Use true or false",
         )
     return value
 
@@ -303,7 +297,7 @@ _ENTITIES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;"}
 
 
 class FeedEntry(NamedTuple):
-    """One thing that is told: a queue, a rule, the namespace."""
+    """One resource of a response: an entity, a rule or the namespace."""
 
     href: str
     title: str
@@ -316,7 +310,7 @@ class FeedEntry(NamedTuple):
 
 
 def escaped(text: str) -> str:
-    """The text as it may stand in an element or an attribute."""
+    """The text, escaped for an element or an attribute."""
     return escape(_UNSPEAKABLE.sub("\ufffd", text), _ENTITIES)
 
 
@@ -352,12 +346,12 @@ def feed(
 
 
 def error(status: int, sentence: str) -> bytes:
-    """The body of a refusal."""
+    """The body of an error."""
     return f"<Error><Code>{status}</Code><Detail>{escaped(sentence)}</Detail></Error>".encode()
 
 
 def entry_text(item: FeedEntry, author: str) -> str:
-    """An entry as it stands in a feed."""
+    """An entry of a feed."""
     href = escaped(item.href)
     return (
         f'<entry xmlns="{ATOM}"><id>{href}</id><title type="text">{escaped(item.title)}</title>'

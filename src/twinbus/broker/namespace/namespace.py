@@ -293,7 +293,7 @@ class Namespace:
                 grant.consumer.deliver(grant)
             if queue.has_more:
                 self._deliver_more(queue, now)
-        if queue.sessions is not None and queue.sessions.tell_some():
+        if queue.sessions is not None and queue.sessions.notify_some():
             self.touch(queue)
         for request in queue.take_requests():
             submit_read(self, queue, request)
@@ -588,7 +588,7 @@ class Namespace:
     def _report_stored_in_steps(self, transaction: Transaction) -> Iterator[float]:
         for queue in transaction.queues:
             callbacks: list[tuple[CommitCallback, range]] = []
-            yield from queue.land_in_steps(callbacks)
+            yield from queue.commit_in_steps(callbacks)
             for at in range(0, len(callbacks), REPORTED_COUNT):
                 for waiting, seqs in callbacks[at : at + REPORTED_COUNT]:
                     try:
@@ -824,8 +824,8 @@ class Namespace:
         for machine in (queue, queue.dead_letters):
             if machine is not None:
                 self._forget(machine, gone)
-                if machine.witness is not None:
-                    machine.witness.deleted(machine)
+                if machine.audit_sink is not None:
+                    machine.audit_sink.deleted(machine)
         self.background_tasks.entity_changed(queue)
         self.throttle.forget(queue.queue_id)
         self.meter.note_deleted(queue.description.path, self.catalogue.entries.__contains__)

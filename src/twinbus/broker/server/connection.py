@@ -605,7 +605,7 @@ class ClientConnection(asyncio.Protocol):
 
     def clock_moved(self) -> None:
         """A jump of the clock does not count as idle time, but tokens may have expired."""
-        self.connection.heard(self.namespace.now().monotonic_s)
+        self.connection.note_read(self.namespace.now().monotonic_s)
         self.check()
 
     def _watch_silence(self) -> None:

@@ -386,7 +386,7 @@ class ManagementNode:
     def _gave_out(self, operation: Operation, messages: list[dict[str, Any]]) -> None:
         sizes = [len(message["message"]) for message in messages]
         # A request that finds nothing is an operation too.
-        self._tally(operation).gave_out(len(sizes), max(1, units_of(sizes)), sum(sizes))
+        self._tally(operation).add_outgoing(len(sizes), max(1, units_of(sizes)), sum(sizes))
 
     # -- schedules ------------------------------------------------------------------------
 

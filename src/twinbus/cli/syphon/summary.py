@@ -109,7 +109,7 @@ async def find_backlog(
     return Found(name, tuple(queue.path for queue in found), _waiting(found))
 
 
-async def _looked_for(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
+async def _search(secondary: NamespaceConnection, name: str) -> tuple[str, ...]:
     found = await BacklogSearch(secondary.driver.receiver, name).find_existing()
     if not found:
         raise NoBacklogQueue(

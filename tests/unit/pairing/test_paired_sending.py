@@ -882,5 +882,5 @@ async def test_a_timeout_that_makes_no_sense_is_refused(
 
 async def test_nothing_at_all_cannot_be_sent(fake_pair: FakePair) -> None:
     """P0: an empty batch is a mistake, not a success."""
-    with pytest.raises(ConfigurationError, match="nothing to send"):
+    with pytest.raises(ConfigurationError, match="at least one message"):
         await fake_pair.primary.create_message_sender("orders").send_batch([])

@@ -378,7 +378,7 @@ def _ends(namespace: NamespaceConnection) -> NamespaceAccess:
 def _show(report: Report) -> None:
     for each in report.findings:
         fix = f"to do: {each.fix}" if each.fix else ""
-        show_block(each.severity.word, (f"{each.check}: {each.subject}", each.says, fix))
+        show_block(each.severity.word, (f"{each.check}: {each.subject}", each.summary, fix))
     problems = counted(report.count(Severity.PROBLEM), "problem")
     warnings = counted(report.count(Severity.WARNING), "warning")
     typer.echo(f"{'ready' if report.is_ready else 'not ready'}: {problems}, {warnings}")

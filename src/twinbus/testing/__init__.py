@@ -5,9 +5,9 @@
         with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
             ...
 
-background_broker    a broker on a thread of its own
+background_broker    a broker on its own thread
 namespaces           one clean namespace: queues, topics, counts, outages, time
-broker_process       a broker in a process of its own, which can be killed
+broker_process       a broker in its own process, which can be killed
 plugin               the fixtures ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BackgroundBroker", "EntityName", "NamespaceFixture", "NamespacePairFixture"]
 
-_HOMES = {
+_MODULES = {
     "BackgroundBroker": "twinbus.testing.background_broker",
     "NamespaceFixture": "twinbus.testing.namespaces",
     "NamespacePairFixture": "twinbus.testing.namespaces",
@@ -30,12 +30,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # pytest imports this package in every run, also in those that need no broker.
+    # pytest imports this package in every run, also without a broker.
     from importlib import import_module
 
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

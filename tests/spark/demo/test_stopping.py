@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-STARTED = "an application sends"
+STARTED = "The application sends"
 END_S_MAX = 60.0
 
 
@@ -54,6 +54,6 @@ def test_no_process_and_no_file_outlives_a_demo_that_is_stopped(
         demo.stdout.read()
         said = demo.stderr.read()
         assert demo.wait(END_S_MAX) == 1
-    assert said == "twinbus: the demo was stopped before its end.\n"
+    assert said == "twinbus: The demo was stopped before its end.\n"
     assert alive(children) == []
     assert [each.name for each in tmp_path.glob("twinbus-demo-*")] == []

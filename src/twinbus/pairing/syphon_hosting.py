@@ -244,13 +244,13 @@ async def _missing(
     driver: Driver,
     paths: Sequence[str],
     claim: str,
-    ask: Callable[[str], Coroutine[Any, Any, None]],
+    request: Callable[[str], Coroutine[Any, Any, None]],
 ) -> list[MissingClaim]:
     found: list[MissingClaim] = []
 
     async def check(path: str) -> None:
         try:
-            await ask(path)
+            await request(path)
         except AccessRefused:
             found.append(MissingClaim(str(driver.address), path, claim))
         except ServiceError:

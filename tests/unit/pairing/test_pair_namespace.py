@@ -306,7 +306,7 @@ async def test_contact_is_sought_at_the_new_interval(open_fake_pair: OpenFakePai
 
 async def test_a_ping_interval_that_nobody_can_keep_changes_nothing(fake_pair: FakePair) -> None:
     """P2: the range is that of the options."""
-    with pytest.raises(ConfigurationError, match=r"ping_primary_interval is 0\.5 s"):
+    with pytest.raises(ConfigurationError, match=r"ping_primary_interval: 0\.5 s"):
         fake_pair.primary.set_ping_interval(0.5)
     assert fake_pair.options.ping_primary_interval == timedelta(minutes=1)
     assert fake_pair.primary.routing.policy.ping_interval_s == 60

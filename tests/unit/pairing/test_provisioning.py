@@ -288,7 +288,7 @@ async def test_no_link_at_all_is_an_error_that_names_namespace_claim_and_queue()
     refused = {path: AccessRefused("no Send", path=path) for path in PATHS}
     secondary = Secondary(attach_errors=refused)
     made = await provisioned(secondary)
-    with pytest.raises(AccessRefused, match=r"fabrikam.*claim Send") as caught:
+    with pytest.raises(AccessRefused, match=r"fabrikam.*Send claim") as caught:
         await open_links(secondary, made, address="fabrikam")  # type: ignore[arg-type]
     assert caught.value.path == PATHS[0]
 

@@ -87,7 +87,7 @@ def create_client_meter(
             )
         return None
 
-    async def ask() -> str:
+    async def fetch_checked_name() -> str:
         return primary_name_of(address, reported=await fetch_name())
 
     if name is not None or not has_no_name(address):
@@ -97,7 +97,7 @@ def create_client_meter(
         _directory(directory),
         name=name,
         other_name=other_name,
-        ask_name=ask,
+        ask_name=fetch_checked_name,
         audit=audit,
         keep_days=keep_days,
     )

@@ -61,7 +61,7 @@ class ExpectedLoad:
                 "Expected outage, message size and number of backlog queues must be greater than "
                 f"0, got {self.expected_outage_s!r} s, {self.message_bytes!r} bytes and "
                 f"{self.backlog_queue_count!r}",
-                hint="Remove the options whose values you do not know",
+                hint="Remove the option to use its default",
             )
         if self.rate_per_s is not None and not self.rate_per_s > 0:
             raise ConfigurationError(

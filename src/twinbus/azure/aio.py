@@ -69,7 +69,7 @@ class PairedServiceBusClient(ServiceBusClient):
         super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
         # This client checks the entity of the connection string, not the inner one.
         inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
-        self._connection = PairConnection(
+        self._pair_connection = PairConnection(
             ServiceBusClient(
                 fully_qualified_namespace, credential, retry_total=0, **with_certificates(inside)
             ),
@@ -83,17 +83,17 @@ class PairedServiceBusClient(ServiceBusClient):
     @property
     def messaging_factory(self) -> MessagingFactory:
         """The factory of the primary, with health(), events(), force_failover() and so on."""
-        return self._connection.factory
+        return self._pair_connection.factory
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         with sdk_errors():
-            await self._connection.pair()
+            await self._pair_connection.pair()
         return self
 
     async def close(self) -> None:
         try:
-            await self._connection.close()
+            await self._pair_connection.close()
         finally:
             await super().close()
 
@@ -129,7 +129,7 @@ class PairedServiceBusClient(ServiceBusClient):
         """A paired sender instead of the SDK's own sender, which has checked the arguments and is
         never opened."""
         return PairedServiceBusSender(
-            self._connection,
+            self._pair_connection,
             path,
             fully_qualified_namespace=stock.fully_qualified_namespace,
             client_identifier=stock.client_identifier,
@@ -155,7 +155,7 @@ class PairedServiceBusSender:
         self.fully_qualified_namespace = fully_qualified_namespace
         self.entity_name = path
         self._client_identifier = client_identifier
-        self._connection = connection
+        self._pair_connection = connection
         self._link, self._sender = connection.sender(
             path, client_identifier=client_identifier, **options
         )
@@ -183,8 +183,8 @@ class PairedServiceBusSender:
         if kwargs or self._is_closed or (timeout is not None and timeout <= 0):
             self._check(timeout, kwargs)
         try:
-            if not self._connection.is_ready:
-                timeout = await self._connection.wait_until_paired(timeout)
+            if not self._pair_connection.is_ready:
+                timeout = await self._pair_connection.wait_until_paired(timeout)
             outgoing_messages = to_outgoing_messages(message)
             if outgoing_messages:
                 await self._sender.send_outgoing(outgoing_messages, timeout_s=timeout)
@@ -202,7 +202,7 @@ class PairedServiceBusSender:
         """Send scheduled messages; returns sequence numbers, for cancelling (see above)."""
         self._check(timeout, kwargs)
         with sdk_errors():
-            timeout = await self._connection.wait_until_paired(timeout)
+            timeout = await self._pair_connection.wait_until_paired(timeout)
             outgoing_messages = to_scheduled_messages(messages, schedule_time_utc)
             if not outgoing_messages:
                 return []
@@ -223,7 +223,7 @@ class PairedServiceBusSender:
         if not numbers:
             return
         with sdk_errors():
-            timeout = await self._connection.wait_until_paired(timeout)
+            timeout = await self._pair_connection.wait_until_paired(timeout)
             await self._sender.cancel_scheduled(numbers, timeout_s=timeout)
 
     async def create_message_batch(
@@ -246,7 +246,7 @@ class PairedServiceBusSender:
     async def __aenter__(self) -> Self:
         self._check(None, {})
         with sdk_errors():
-            await self._connection.pair()
+            await self._pair_connection.pair()
         return self
 
     async def __aexit__(self, *args: Any) -> None:
@@ -257,7 +257,7 @@ class PairedServiceBusSender:
 
     async def _batch_limit_bytes(self) -> int:
         if self._batch_bytes_max is None:
-            if self._connection.factory.health(self._sender.path).is_diverted:
+            if self._pair_connection.factory.health(self._sender.path).is_diverted:
                 return BATCH_BYTES
             try:
                 facts = await self._link.attach(timeout_s=LIMIT_TIMEOUT_S)

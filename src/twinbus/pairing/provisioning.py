@@ -354,11 +354,9 @@ def _no_queue_error(outcome: Provisioned, address: object) -> ServiceError | NoB
     for kind in (AuthenticationFailed, AccessRefused):
         if all(isinstance(each.error, kind) for each in outcome.missing):
             error: ServiceError = kind(
-                f"Access to all {len(outcome.missing)} backlog queues in {where} was refused: "
-                f"{reasons}",
+                f"No access to {len(outcome.missing)} backlog queues in {where}: {reasons}",
                 path=first.path,
-                hint="Add the Send claim, or the Manage claim to create them, to the access rule "
-                "of the secondary",
+                hint="Add the Send or the Manage claim to the access rule of the secondary",
             )
             error.__cause__ = first.error
             return error

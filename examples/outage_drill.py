@@ -23,7 +23,7 @@ from twinbus.aio import (
     SendAvailabilityPairedNamespaceOptions,
     SyphonHosting,
 )
-from twinbus.testing.broker_process import BrokerProcessHandle
+from twinbus.testing import BrokerProcessHandle
 
 ORDERS = 300
 HOME_S_MAX = 60.0

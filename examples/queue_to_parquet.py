@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from twinbus.spark import register
-from twinbus.spark.runtime.session import local_session
+from twinbus.spark import local_session, register
 
 
 def pour(spark: SparkSession, secret_file: Path, queue: str, table: Path) -> int:

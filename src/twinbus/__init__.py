@@ -9,8 +9,9 @@ loaded before something asks for it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from twinbus.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from twinbus.sync import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         AccessRefused,
         AlreadyPaired,
         AuthenticationFailed,
+        BacklogErrorClass,
         BacklogExhausted,
         BacklogThresholds,
         BatchPartlySent,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         PairedNamespaceOptions,
         PairingError,
         PortTaken,
+        PrimaryErrorClass,
         QueueBacklog,
         QueueClient,
         QuotaExceeded,
@@ -89,6 +92,7 @@ __all__ = [
     "AccessRefused",
     "AlreadyPaired",
     "AuthenticationFailed",
+    "BacklogErrorClass",
     "BacklogExhausted",
     "BacklogThresholds",
     "BatchPartlySent",
@@ -125,6 +129,7 @@ __all__ = [
     "PairedNamespaceOptions",
     "PairingError",
     "PortTaken",
+    "PrimaryErrorClass",
     "QueueBacklog",
     "QueueClient",
     "QuotaExceeded",
@@ -156,13 +161,4 @@ __all__ = [
 
 __version__: Final = "0.1.0"
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module("twinbus.sync"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """Also the names that nothing has asked for yet, and that are not loaded."""
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(__all__, "twinbus.sync"), __all__)

@@ -10,12 +10,12 @@ import pytest
 from tests.adversarial.backlog import Backlog, forged
 from tests.support.mover.brokers import TIMEOUT_S, Pair
 from tests.support.mover.messages import backlog as backlog_message
+from tests.support.moving import move_chunk
 from twinbus.amqp.message.message import Message
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.drivers.interface import ReceiveMode
 from twinbus.encoding.envelope.fields import HOPS_MAX
 from twinbus.encoding.transit import OutgoingMessage
-from twinbus.mover.mover import move_chunk
 from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
 
 TRIPS_MAX = 20

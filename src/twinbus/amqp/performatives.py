@@ -100,7 +100,6 @@ __all__ = [
     "encode_performative",
     "encode_state",
     "encode_transfer",
-    "symbols_of",
 ]
 
 ROLE_SENDER: Final = False
@@ -110,16 +109,7 @@ UINT_MAX: Final = 0xFFFFFFFF
 
 Symbols: TypeAlias = Array | Sequence[str] | None
 """A field of one or many symbols: decoding gives a Symbol or an Array, and a Symbol, an Array or
-any sequence of strings can be encoded. symbols_of() reads them all."""
-
-
-def symbols_of(value: Symbols) -> tuple[str, ...]:
-    """The symbols of such a field, however they were sent."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        return (value,)
-    return value.items if isinstance(value, Array) else tuple(value)
+any sequence of strings can be encoded."""
 
 
 # --- terminus ----------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ data_repair         what is wrong with a data directory, and a new one without i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from twinbus.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from twinbus.broker.broker import Broker, NamespaceSpec
@@ -47,26 +48,18 @@ __all__ = [
     "TopicDescription",
 ]
 
-_HOMES: Final = {
-    "Broker": "broker",
-    "BrokerOptions": "options",
-    "EntityStatus": "engine.descriptions",
-    "Fault": "faults",
-    "NamespaceSpec": "broker",
-    "QueueDescription": "engine.descriptions",
-    "Scope": "faults",
-    "SubscriptionDescription": "engine.descriptions",
-    "ThrottleThresholds": "options",
-    "TopicDescription": "engine.descriptions",
+# The whole broker takes 0.4 s to load, and commands need small parts of it.
+_MODULES: Final = {
+    "Broker": "twinbus.broker.broker",
+    "BrokerOptions": "twinbus.broker.options",
+    "EntityStatus": "twinbus.broker.engine.descriptions",
+    "Fault": "twinbus.broker.faults",
+    "NamespaceSpec": "twinbus.broker.broker",
+    "QueueDescription": "twinbus.broker.engine.descriptions",
+    "Scope": "twinbus.broker.faults",
+    "SubscriptionDescription": "twinbus.broker.engine.descriptions",
+    "ThrottleThresholds": "twinbus.broker.options",
+    "TopicDescription": "twinbus.broker.engine.descriptions",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """The whole broker takes 0.4 s to load, and commands need small parts of it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES, __all__)

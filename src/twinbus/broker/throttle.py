@@ -20,6 +20,10 @@ PENDING_BYTES_READ_MAX = 4 << 20
 # part of the work to write it and to tell so.
 MESSAGE_OVERHEAD_BYTES = 512
 
+# A process that was paused (a stopped virtual machine, SIGSTOP) finds its commit late although the
+# disk was not: the writer's answer has this long to arrive before senders are refused.
+LATE_COMMIT_GRACE_S = 0.5
+
 
 class Bucket:
     """A token bucket that holds one second's worth."""
@@ -54,6 +58,8 @@ class Throttle:
         self.pending = SharedCapacity(min(PENDING_BYTES_READ_MAX, thresholds.pending_bytes_max))
         """What waits for the disk, by key and connection."""
         self.commit_began_at_s: float | None = None
+        self._late_commit_began_at_s: float | None = None
+        self._late_commit_seen_at_s = 0.0
         self.disk_free_bytes: int | None = None
 
     def check(
@@ -76,7 +82,11 @@ class Throttle:
         ):
             raise busy("Too many bytes wait to be written")
         began = self.commit_began_at_s
-        if began is not None and now_s - began > limits.commit_latency_s_max:
+        if (
+            began is not None
+            and now_s - began > limits.commit_latency_s_max
+            and self._is_still_late(began, now_s)
+        ):
             raise busy("The disk does not keep up")
         if self.disk_free_bytes is not None and self.disk_free_bytes < limits.disk_free_bytes_min:
             raise busy("The disk is almost full")
@@ -87,6 +97,12 @@ class Throttle:
             raise busy("This entity receives more messages a second than allowed")
         if not self._allows(None, limits.namespace_messages_per_s_max, count, now_s):
             raise busy("This namespace receives more messages a second than allowed")
+
+    def _is_still_late(self, began_at_s: float, now_s: float) -> bool:
+        if self._late_commit_began_at_s != began_at_s:
+            self._late_commit_began_at_s = began_at_s
+            self._late_commit_seen_at_s = now_s
+        return now_s - self._late_commit_seen_at_s > LATE_COMMIT_GRACE_S
 
     def _allows(self, key: int | None, rate: float | None, count: int, now_s: float) -> bool:
         if rate is None:

@@ -4,7 +4,6 @@ Brings the messages of all backlog queues home: the syphon's engine, in plain Py
 
     Mover --for each queue--> lanes      receive a chunk, send it home, and again
                           '-> returner   tries what was set aside, once it may be tried
-    move_chunk                           one chunk of one queue, for who schedules chunks itself
 
 A mover in the background of an application: what ``enable_syphon`` hosts without Spark.
 
@@ -34,7 +33,7 @@ from twinbus.mover.planning.stall_detector import STALL_S, StallDetector, stall_
 from twinbus.mover.queue_group import OnFault, QueueGroup
 from twinbus.mover.queue_mover import OnReceipts, QueueMover
 
-__all__ = ["LocalSyphon", "Mover", "MoverOptions", "MoverReport", "OnFault", "move_chunk"]
+__all__ = ["LocalSyphon", "Mover", "MoverOptions", "MoverReport", "OnFault"]
 
 ONCE_WAIT_S: Final = 1.0
 """How long a run over everything waits for a queue before it calls it empty."""
@@ -43,26 +42,6 @@ ONCE_LOOKS: Final = 2
 # How often what is set aside is looked at, in memory: the pauses of the board decide the rest.
 RETURN_INTERVAL_S: Final = 0.5
 STALL_LOOK_S: Final = 1.0
-
-
-async def move_chunk(
-    secondary: Driver,
-    primary: Driver,
-    queue: str,
-    options: MoverOptions,
-    *,
-    wait_s: float = ONCE_WAIT_S,
-) -> list[Receipt]:
-    """Bring one chunk of ``queue`` home: a receipt for every message that was received.
-
-    Raises ServiceError when the queue cannot be read; everything after that is in the receipts.
-    """
-    mover = Mover(secondary, primary, [queue], options)
-    try:
-        deliveries = await mover.queues[0].receive(wait_s=wait_s)
-        return await mover.queues[0].move(deliveries)
-    finally:
-        await mover.close()
 
 
 @dataclass(slots=True)

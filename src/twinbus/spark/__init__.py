@@ -9,6 +9,23 @@ The data sources need the extra ``spark``: ``pip install 'twinbus[spark]'``.
 
 from __future__ import annotations
 
-from twinbus.spark.registration import register
+from typing import TYPE_CHECKING
 
-__all__ = ["register"]
+from twinbus.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from twinbus.spark.connection_refs import NamespaceRef
+    from twinbus.spark.registration import register
+    from twinbus.spark.runtime.session import local_session
+
+__all__ = ["NamespaceRef", "local_session", "register"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "NamespaceRef": "twinbus.spark.connection_refs",
+        "local_session": "twinbus.spark.runtime.session",
+        "register": "twinbus.spark.registration",
+    },
+    __all__,
+)

@@ -10,9 +10,9 @@ which that lives: there is one implementation.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from twinbus.common.lazy_exports import lazy_exports
 from twinbus.drivers.interface import NEXT_SESSION, ReceiveMode
 from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import (
@@ -63,7 +63,11 @@ from twinbus.errors import (
 )
 from twinbus.failover.backlog_alerts import BacklogThresholds
 from twinbus.failover.backlog_rotation import RotationPolicy
-from twinbus.failover.error_classifier import Classifier
+from twinbus.failover.error_classifier import (
+    BacklogErrorClass,
+    Classifier,
+    PrimaryErrorClass,
+)
 from twinbus.failover.state_machine import Health
 from twinbus.message import BrokeredMessage
 from twinbus.pairing.backlog_monitor import QueueBacklog
@@ -90,6 +94,7 @@ __all__ = [
     "AccessRefused",
     "AlreadyPaired",
     "AuthenticationFailed",
+    "BacklogErrorClass",
     "BacklogExhausted",
     "BacklogThresholds",
     "BatchPartlySent",
@@ -126,6 +131,7 @@ __all__ = [
     "PairedNamespaceOptions",
     "PairingError",
     "PortTaken",
+    "PrimaryErrorClass",
     "QueueBacklog",
     "QueueClient",
     "QuotaExceeded",
@@ -154,12 +160,7 @@ __all__ = [
     "read_journal",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "EmbeddedNamespace":  # It brings a whole broker along: only for who wants one.
-        return importlib.import_module("twinbus.drivers.embedded").EmbeddedNamespace
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# It loads a whole broker, which only some programs need.
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"EmbeddedNamespace": "twinbus.drivers.embedded"}, __all__
+)

@@ -13,30 +13,30 @@ plugin               the fixtures ``servicebus``, ``servicebus_pair`` and ``serv
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from twinbus.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from twinbus.testing.background_broker import BackgroundBroker
+    from twinbus.testing.broker_process import BrokerProcessHandle
     from twinbus.testing.namespaces import EntityName, NamespaceFixture, NamespacePairFixture
 
-__all__ = ["BackgroundBroker", "EntityName", "NamespaceFixture", "NamespacePairFixture"]
+__all__ = [
+    "BackgroundBroker",
+    "BrokerProcessHandle",
+    "EntityName",
+    "NamespaceFixture",
+    "NamespacePairFixture",
+]
 
+# pytest imports this package in every run, also without a broker.
 _MODULES = {
     "BackgroundBroker": "twinbus.testing.background_broker",
+    "BrokerProcessHandle": "twinbus.testing.broker_process",
     "NamespaceFixture": "twinbus.testing.namespaces",
     "NamespacePairFixture": "twinbus.testing.namespaces",
     "EntityName": "twinbus.testing.namespaces",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # pytest imports this package in every run, also without a broker.
-    from importlib import import_module
-
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES, __all__)

@@ -12,10 +12,11 @@ import pytest
 
 from tests.support.mover.brokers import DRIVERS, TIMEOUT_S, Pair, Scene, announced, until
 from tests.support.mover.messages import backlog, id_of
+from tests.support.moving import move_chunk
 from twinbus.drivers.interface import ReceiveMode
 from twinbus.encoding.transit import OutgoingMessage
 from twinbus.failover.backoff import Backoff
-from twinbus.mover.mover import Mover, move_chunk
+from twinbus.mover.mover import Mover
 from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome
 from twinbus.mover.planning.work_order import (
     WorkOrder,

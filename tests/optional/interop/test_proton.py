@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amqp.strategies import arrays, descriptors, scalars, symbols, texts, values
-from twinbus.amqp.codec.decode import decode_all
+from tests.support.amqp_values import decode_all
 from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt, ULong
 from twinbus.amqp.errors import DecodeError

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amqp.strategies import integers_of, symbols, texts, values
+from tests.support.amqp_values import decode_all, symbols_of
 from tests.support.cpu_time import cpu_s
 from twinbus.amqp import transfers
 from twinbus.amqp.codec.composites import SPECS, decode_descriptor, decode_fields
-from twinbus.amqp.codec.decode import decode_all
 from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.codec.types import Array, Described, Symbol, UInt, ULong
 from twinbus.amqp.errors import Condition, DecodeError, EncodeError
@@ -60,7 +60,6 @@ from twinbus.amqp.performatives import (
     encode_performative,
     encode_state,
     encode_transfer,
-    symbols_of,
 )
 
 

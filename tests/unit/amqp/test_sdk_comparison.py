@@ -33,7 +33,7 @@ from tests.support.amqp.strategies import (
     symbols,
     texts,
 )
-from twinbus.amqp.codec.decode import decode_all
+from tests.support.amqp_values import decode_all, symbols_of
 from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt
 from twinbus.amqp.errors import Condition, DecodeError
@@ -70,7 +70,6 @@ from twinbus.amqp.performatives import (
     encode_performative,
     encode_state,
     encode_transfer,
-    symbols_of,
 )
 
 # --- values --------------------------------------------------------------------------------------

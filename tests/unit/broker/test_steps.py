@@ -165,8 +165,8 @@ def test_a_batch_of_thousands_of_sessions_is_stored_and_shown_in_steps(work: Wor
 
     assert client.send(link, sessions(4_500), message_format=BATCH) == Accepted()
 
-    assert work.total["writing._put_chunk"] == 4_500
-    assert work.most["writing._put_chunk"] <= AT_ONCE_MAX
+    assert work.total["write_batch._put_chunk"] == 4_500
+    assert work.most["write_batch._put_chunk"] <= AT_ONCE_MAX
     assert work.total["Sessions.arrived"] == 4_500
     assert work.most["Sessions.arrived"] <= AT_ONCE_MAX
     assert work.total["MemoryStore.commit"] == 1

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.mover.fake_namespace import FakeNamespace, FakeQueue, FakeReceiver
 from tests.support.mover.messages import backlog, id_of, plain
+from tests.support.moving import move_chunk
 from twinbus.drivers.interface import Driver
 from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import (
@@ -26,7 +27,7 @@ from twinbus.errors import (
 from twinbus.failover.backoff import Backoff
 from twinbus.mover.chunk_transfer import ChunkTransfer
 from twinbus.mover.destination_senders import DestinationSenders
-from twinbus.mover.mover import Mover, MoverOptions, move_chunk
+from twinbus.mover.mover import Mover, MoverOptions
 from twinbus.mover.planning.chunk_ledger import LedgerError
 from twinbus.mover.planning.chunk_plan import DeliveryRules
 from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome

@@ -158,8 +158,8 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "listener": lambda m: KINDS["aio"].factory.on_event(None),
     "rate": lambda m: m.SyphonHosting("local", rate_per_s="x"),
     "tasks": lambda m: m.SyphonHosting(tasks=1.5),
-    "thresholds": lambda m: m.Thresholds(messages="x"),
-    "threshold": lambda m: m.Thresholds(messages=("x",)),
+    "thresholds": lambda m: m.BacklogThresholds(messages="x"),
+    "threshold": lambda m: m.BacklogThresholds(messages=("x",)),
     "rotation": lambda m: m.RotationPolicy(pause_s=None),
     "classifier": lambda m: m.Classifier(5),
 }

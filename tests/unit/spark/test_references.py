@@ -138,7 +138,7 @@ async def test_a_raw_secret_is_accepted_with_a_warning(
 ) -> None:
     assert await opened_host(raw) == "orders.example"
     (record,) = [
-        each for each in caplog.get_records("setup") if each.name == connection_refs.__name__
+        each for each in caplog.get_records("setup") if each.name == "twinbus.spark.references"
     ]
     assert "connectionStringFile" in record.getMessage() and CANARY not in record.getMessage()
 
@@ -212,7 +212,7 @@ async def test_a_file_that_others_can_read_is_told_once(
     with caplog.at_level(logging.DEBUG):
         await opened_host(ref)
         await opened_host(ref)
-    (record,) = [each for each in caplog.records if each.name == connection_refs.__name__]
+    (record,) = [each for each in caplog.records if each.name == "twinbus.spark.references"]
     assert "chmod 600" in record.getMessage() and CANARY not in record.getMessage()
 
 

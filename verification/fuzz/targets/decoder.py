@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from random import Random
 
-from twinbus.amqp.codec.decode import Budget, decode_all, skip_value
+from twinbus.amqp.codec.decode import Budget, decode_value, skip_value
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.limits import DEFAULT_LIMITS
 from twinbus.amqp.message.message import Message
@@ -59,7 +59,7 @@ class DecoderTarget(BaseTarget):
         meter.begin()
         if kind is Kind.VALUE:
             skip_value(buf, 0, len(buf), Budget())
-            decode_all(buf)
+            decode_value(buf, 0, len(buf), Budget())
         elif kind is Kind.MESSAGE:
             found = meter.call("scan", lambda: scan_message(buf, 0, len(buf), check_body=False))
             steps = body_steps(buf, found)

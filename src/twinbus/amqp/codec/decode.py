@@ -60,10 +60,9 @@ from twinbus.amqp.codec.types import (
     ULong,
     UShort,
 )
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import DEFAULT_LIMITS, VALUE_COST, AmqpLimits, Budget
+from twinbus.amqp.limits import VALUE_COST, Budget
 
-__all__ = ["Budget", "decode_all", "decode_value", "skip_value"]
+__all__ = ["Budget", "decode_value", "skip_value"]
 
 Decoder: TypeAlias = Callable[[bytes, int, int, Budget], tuple[Any, int]]
 
@@ -73,14 +72,6 @@ def decode_value(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, i
     if pos >= end:
         raise truncated("a value")
     return _DECODERS[buf[pos]](buf, pos + 1, end, budget)
-
-
-def decode_all(buf: bytes, limits: AmqpLimits = DEFAULT_LIMITS) -> Any:
-    """The one value that ``buf`` holds; bytes after it are an error."""
-    value, pos = decode_value(buf, 0, len(buf), Budget(limits))
-    if pos != len(buf):
-        raise DecodeError(f"{len(buf) - pos} bytes follow the value. Remove them.")
-    return value
 
 
 def _unknown(buf: bytes, pos: int, end: int, budget: Budget) -> tuple[Any, int]:

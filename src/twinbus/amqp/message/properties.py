@@ -112,11 +112,3 @@ def property_field(buf: bytes, span: Span, index: int) -> Any:
             return None
         pos = SKIPPERS[buf[pos]](buf, pos + 1, stop, budget)
     return decode_value(buf, pos, stop, budget)[0] if pos < stop else None
-
-
-def content_type_of(buf: bytes, span: Span | None) -> str | None:
-    """The content type of a scanned message."""
-    if span is None:
-        return None
-    content_type: str | None = property_field(buf, span, CONTENT_TYPE)
-    return content_type

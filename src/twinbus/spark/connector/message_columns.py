@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "ARROW_SCHEMA",
     "BODY_TYPES",
     "COLUMNS",
     "CORRELATION_ID_TYPE",
@@ -64,7 +65,6 @@ __all__ = [
     "SCHEMA_DDL",
     "UNDECODABLE",
     "VALUE_COUNT",
-    "arrow_schema",
     "body_at",
     "raw_row",
     "row_of",
@@ -367,12 +367,9 @@ _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "map<string,string>": _MAP,
 }
-_SCHEMA: Final = pa.schema([pa.field(name, _ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
-
-
-def arrow_schema() -> pa.Schema:
-    """The columns as Arrow knows them."""
-    return _SCHEMA
+ARROW_SCHEMA: Final = pa.schema(
+    [pa.field(name, _ARROW_TYPES[kind]) for name, kind in COLUMNS.items()]
+)
 
 
 # --- batches -----------------------------------------------------------------------------------
@@ -424,9 +421,9 @@ def to_batch(deliveries: Sequence[ReceivedMessage]) -> pa.RecordBatch:
     return pa.record_batch(
         [
             maps[field.name].array() if field.name in maps else _array(next(fields), field.type)
-            for field in _SCHEMA
+            for field in ARROW_SCHEMA
         ],
-        schema=_SCHEMA,
+        schema=ARROW_SCHEMA,
     )
 
 

@@ -12,3 +12,18 @@ update        a new day is added without computing the old ones again
 Rule 1: whatever is kept can be made again from the logs: a report is what the logs say, with a
         state directory or without.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from twinbus.spark.cost_report.report import ComputedReport, ReportRequest, cost_report
+
+__all__ = ["ComputedReport", "ReportRequest", "cost_report"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__, dict.fromkeys(__all__, "twinbus.spark.cost_report.report"), __all__
+)

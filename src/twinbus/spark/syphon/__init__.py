@@ -6,8 +6,9 @@ backlog queues --long poll--> work orders --tasks--> receipts --> Parquet
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from twinbus.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from twinbus.spark.syphon.query import Syphon, read_receipts, receipts_of, start_syphon
@@ -19,14 +20,14 @@ APP_NAME: Final = "twinbus syphon"
 MODULES: Final = ("twinbus.spark.syphon.task",)
 """What a session should have its tasks load ahead."""
 
+_QUERY: Final = ("Syphon", "read_receipts", "receipts_of", "start_syphon")
 
-def __getattr__(name: str) -> Any:
-    """PySpark is loaded when something that needs it is asked for."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "settings" if name == "SyphonSettings" else "query"
-    return getattr(import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# PySpark is loaded when something that needs it is asked for.
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "SyphonSettings": "twinbus.spark.syphon.settings",
+        **dict.fromkeys(_QUERY, "twinbus.spark.syphon.query"),
+    },
+    __all__,
+)

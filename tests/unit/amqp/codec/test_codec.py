@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amqp.strategies import typed, values
+from tests.support.amqp_values import decode_all
 from tests.support.cpu_time import is_quick
-from twinbus.amqp.codec.decode import decode_all, decode_value, skip_value
+from twinbus.amqp.codec.decode import decode_value, skip_value
 from twinbus.amqp.codec.encode import encode_value
 from twinbus.amqp.codec.types import (
     Array,

@@ -17,11 +17,11 @@ async def test_newcomers_wait_while_the_broker_is_behind_and_not_for_ever() -> N
     came: list[float] = []
     slots = SimpleNamespace(is_behind=True, is_pressed=True)
 
-    def welcome(connection: socket.socket, *, must_be_tls: bool) -> None:
+    def accept(connection: socket.socket, *, must_be_tls: bool) -> None:
         came.append(time.monotonic())
         connection.close()
 
-    reception: Any = SimpleNamespace(slots=slots, welcome=welcome)
+    reception: Any = SimpleNamespace(slots=slots, accept=accept)
     door = Listener(reception, await bind("127.0.0.1", 0))
     try:
         began_s = time.monotonic()

@@ -79,7 +79,9 @@ def filled_store(chunk_count: int, per_chunk: int) -> tuple[MemoryStore, Queue]:
             *(PutScheduled(1, total + at, 5, scheduled_record()) for at in range(1, total + 1)),
         ]
     )
-    queue = SimpleNamespace(queue_id=1, shelf=ChunkCache(), is_still_scheduled=lambda _seq: True)
+    queue = SimpleNamespace(
+        queue_id=1, chunk_cache=ChunkCache(), is_still_scheduled=lambda _seq: True
+    )
     return store, cast(Queue, queue)
 
 
@@ -207,7 +209,9 @@ def test_nothing_is_shown_behind_what_was_not_read() -> None:
     store.commit([PutChunk(ChunkRow(1, 100, 1, 0, None, pack_chunk([pack_record(Record(b""))])))])
     found = run_steps(read_peek(queue, 21, 10, None, NOW_MS, store))
     assert [row.seq for row in found.scheduled] == list(range(21, 31))
-    gone = SimpleNamespace(queue_id=1, shelf=ChunkCache(), is_still_scheduled=lambda _seq: False)
+    gone = SimpleNamespace(
+        queue_id=1, chunk_cache=ChunkCache(), is_still_scheduled=lambda _seq: False
+    )
 
     shown = run_steps(peeked(cast(Queue, gone), found, 21, 10, Instant(0.0, NOW_MS)))
 

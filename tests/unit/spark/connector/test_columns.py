@@ -41,9 +41,9 @@ from twinbus.message import BrokeredMessage
 from twinbus.spark.connector.column_types import TYPE_NAMES, text_and_type, value_of
 from twinbus.spark.connector.data_source import ServiceBusDataSource
 from twinbus.spark.connector.message_columns import (
+    ARROW_SCHEMA,
     COLUMNS,
     SCHEMA_DDL,
-    arrow_schema,
     schema,
     to_batch,
 )
@@ -97,7 +97,7 @@ def test_arrow_batches_have_the_schema_that_spark_makes_of_the_columns() -> None
 
     wanted = to_arrow_schema(schema(), timezone="UTC")
 
-    assert wanted.equals(arrow_schema(), check_metadata=True)
+    assert wanted.equals(ARROW_SCHEMA, check_metadata=True)
     assert to_batch([]).schema == wanted
     assert to_batch([delivered(encode_message(BrokeredMessage()))]).schema == wanted
 

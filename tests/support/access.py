@@ -15,7 +15,7 @@ def connection_string_with(bus: NamespaceFixture, claims: Claim, *, name: str = 
         bus._namespace.add_rule(name, claims)
         return bus._namespace.connection_string_for(name)
 
-    return bus._thread.call_now(add)
+    return bus._thread.run_function(add)
 
 
 def entity_rule(claims: Claim, *, name: str = "app") -> RuleSet:
@@ -27,5 +27,5 @@ def connection_string_of(
     bus: NamespaceFixture, queue: str, *, name: str = "app", for_it_alone: bool = False
 ) -> str:
     """That of an access rule of the queue or topic itself."""
-    text = bus._thread.call_now(lambda: bus._namespace.connection_string_for(name, queue))
+    text = bus._thread.run_function(lambda: bus._namespace.connection_string_for(name, queue))
     return f"{text}EntityPath={queue};" if for_it_alone else text

@@ -52,7 +52,7 @@ def by_broker(bus: NamespaceFixture) -> Totals:
             if any(each.total())
         }
 
-    return bus._thread.call_now(read)
+    return bus._thread.run_function(read)
 
 
 def in_numbers(totals: Totals, *operations: str) -> dict[tuple[str, str], tuple[int, int]]:

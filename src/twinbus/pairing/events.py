@@ -125,7 +125,7 @@ class EventRecord:
 
     @property
     def name(self) -> str:
-        """The stored name of the event: ``diverted``, ``queue-withdrawn``, ..."""
+        """The stored name of the event: ``diverted``, ``backlog-drained``, ..."""
         return _NAMES[type(self.event)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,29 +161,41 @@ class EventRecord:
 # These names are stored in journals and logs: they stay when a class gets another name.
 _NAMES: Final[Mapping[type[Event], str]] = {
     Suspected: "suspected",
-    SuspicionCleared: "cleared",
+    SuspicionCleared: "suspicion-cleared",
     Diverted: "diverted",
     PingSent: "ping-sent",
     PingFailed: "ping-failed",
     PingRefused: "ping-refused",
     RestoreDelayed: "restore-delayed",
     Restored: "restored",
-    EntityHeld: "held",
-    BacklogQueueWithdrawn: "queue-withdrawn",
-    BacklogQueueReinstated: "queue-returned",
-    BacklogExhaustedEvent: "backlog-out-of-reach",
+    EntityHeld: "entity-held",
+    BacklogQueueWithdrawn: "backlog-queue-withdrawn",
+    BacklogQueueReinstated: "backlog-queue-reinstated",
+    BacklogExhaustedEvent: "backlog-exhausted",
     BacklogUnreachable: "backlog-unreachable",
     BacklogReady: "backlog-ready",
     PossibleDuplicate: "possible-duplicate",
-    BacklogThresholdCrossed: "backlog-level",
+    BacklogThresholdCrossed: "backlog-threshold-crossed",
     BacklogUnattended: "backlog-unattended",
     SyphonStalled: "syphon-stalled",
     ClaimMissing: "claim-missing",
     DeadLettered: "dead-lettered",
     ForeignMessages: "foreign-messages",
-    BacklogDrained: "drained",
-    FactoryClosedEvent: "closed",
-    FactoryFaultedEvent: "faulted",
+    BacklogDrained: "backlog-drained",
+    FactoryClosedEvent: "factory-closed",
+    FactoryFaultedEvent: "factory-faulted",
+}
+# Journals that were written before 0.1.0 have these names.
+_EARLIER_NAMES: Final[Mapping[str, str]] = {
+    "cleared": "suspicion-cleared",
+    "held": "entity-held",
+    "queue-withdrawn": "backlog-queue-withdrawn",
+    "queue-returned": "backlog-queue-reinstated",
+    "backlog-out-of-reach": "backlog-exhausted",
+    "backlog-level": "backlog-threshold-crossed",
+    "drained": "backlog-drained",
+    "closed": "factory-closed",
+    "faulted": "factory-faulted",
 }
 
 
@@ -377,7 +389,8 @@ def _kept(lines: list[bytes], first_kept: datetime) -> list[bytes]:
 def _entry(line: bytes) -> JournalEntry | None:
     try:
         facts = json.loads(line)
-        return JournalEntry(str(facts["event"]), datetime.fromisoformat(facts["at"]), facts)
+        name = facts["event"] = _EARLIER_NAMES.get(str(facts["event"]), str(facts["event"]))
+        return JournalEntry(name, datetime.fromisoformat(facts["at"]), facts)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -524,7 +537,7 @@ class EventHub:
             await asyncio.to_thread(self._journal.close)
 
 
-_NOT_DIVERTED: Final = ("restored", "cleared")
+_NOT_DIVERTED: Final = ("restored", "suspicion-cleared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -545,7 +558,10 @@ def diversions(entries: Iterable[JournalEntry]) -> list[Diversion]:
     """The entities that are diverted by the last entries, the oldest diversion first."""
     found: dict[str, Diversion] = {}
     for entry in entries:
-        if entry.name in ("closed", "faulted") and entry.facts.get("side") == "primary":
+        if (
+            entry.name in ("factory-closed", "factory-faulted")
+            and entry.facts.get("side") == "primary"
+        ):
             found = {path: replace(each, ended=entry.at) for path, each in found.items()}
         path = entry.facts.get("path")
         if isinstance(path, str):
@@ -554,8 +570,8 @@ def diversions(entries: Iterable[JournalEntry]) -> list[Diversion]:
 
 
 def _apply(found: dict[str, Diversion], path: str, entry: JournalEntry) -> None:
-    is_held_diverted = entry.name == "held" and entry.facts.get("is_diverted") is True
-    if entry.name in _NOT_DIVERTED or (entry.name == "held" and not is_held_diverted):
+    is_held_diverted = entry.name == "entity-held" and entry.facts.get("is_diverted") is True
+    if entry.name in _NOT_DIVERTED or (entry.name == "entity-held" and not is_held_diverted):
         found.pop(path, None)
         return
     if path not in found and (entry.name == "diverted" or is_held_diverted):

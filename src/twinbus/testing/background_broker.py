@@ -30,11 +30,11 @@ class BackgroundBroker:
     def __init__(self) -> None:
         self._thread = LoopThread("twinbus-broker")
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's loop and wait for it."""
         return self._thread.run(work, timeout_s=CALL_TIMEOUT_S)
 
-    def call_now(self, work: Callable[[], T]) -> T:
+    def run_function(self, work: Callable[[], T]) -> T:
         """Call a function on the broker's loop and wait for it."""
         return self._thread.run_function(work, timeout_s=CALL_TIMEOUT_S)
 
@@ -47,7 +47,7 @@ class BackgroundBroker:
         return NamespacePairFixture(*self._open("primary", "secondary"))
 
     def _open(self, *names: str) -> list[NamespaceFixture]:
-        return self.call(self._add_namespaces(names))
+        return self.run(self._add_namespaces(names))
 
     async def _add_namespaces(self, names: tuple[str, ...]) -> list[NamespaceFixture]:
         broker = Broker(BrokerOptions(admin_port=None), clock=AdjustableClock())

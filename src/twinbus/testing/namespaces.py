@@ -100,7 +100,7 @@ class NamespaceFixture:
         """
         if self._namespace.queue(name) is None:
             description = QueueDescription(path=name, **properties)
-            self._thread.call(self._namespace.create_queue(description))
+            self._thread.run(self._namespace.create_queue(description))
         elif properties:
             raise _exists(name)
         return EntityName(name, name, self)
@@ -109,7 +109,7 @@ class NamespaceFixture:
         """The topic of that name, created if it does not exist."""
         if self._namespace.topic(name) is None:
             description = TopicDescription(path=name, **properties)
-            self._thread.call(self._namespace.create_topic(description))
+            self._thread.run(self._namespace.create_topic(description))
         elif properties:
             raise _exists(name)
         return EntityName(name, name, self)
@@ -130,12 +130,14 @@ class NamespaceFixture:
             chosen = TrueFilter() if sql_filter is None else SqlFilter(sql_filter)
             rules = [RuleDescription(name="$Default", filter=chosen)]
         description = SubscriptionDescription(path=path, **properties)
-        self._thread.call(self._namespace.create_subscription(description, rules))
+        self._thread.run(self._namespace.create_subscription(description, rules))
         return EntityName(name, path, self)
 
     def machine(self, path: str) -> Queue:
         """The queue of the broker at a path; read-only."""
-        found = self._thread.call_now(lambda: self._namespace.access.catalogue.find(path.lower()))
+        found = self._thread.run_function(
+            lambda: self._namespace.access.catalogue.find(path.lower())
+        )
         if found is None:
             raise ConfigurationError(f"Entity {path!r} not found in namespace {self.name!r}")
         return found
@@ -165,11 +167,11 @@ class NamespaceFixture:
             )
         scope = {"entity": entity, "subsystem": subsystem}
         fault = Fault.from_json({**usual, **options, "kind": kind, "scope": scope})
-        fault_id = self._thread.call_now(lambda: self._namespace.faults.add(fault))
+        fault_id = self._thread.run_function(lambda: self._namespace.faults.add(fault))
         try:
             yield
         finally:
-            self._thread.call(self._clear_fault(fault_id))
+            self._thread.run(self._clear_fault(fault_id))
 
     async def _clear_fault(self, fault_id: str) -> None:
         if self._namespace.faults.get(fault_id) is not None:
@@ -185,7 +187,7 @@ class NamespaceFixture:
         Tokens expire too: after more than an hour, open a new client.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        self._thread.call(self._advance(seconds))
+        self._thread.run(self._advance(seconds))
 
     async def _advance(self, seconds: float) -> None:
         self._broker.advance(seconds)
@@ -196,11 +198,11 @@ class NamespaceFixture:
 
     def reset(self) -> None:
         """Delete every entity and every message of the namespace."""
-        self._thread.call(self._namespace.reset())
+        self._thread.run(self._namespace.reset())
 
     def close(self) -> None:
         """Close the namespace, and the other one of a pair."""
-        self._thread.call(self._broker.close())
+        self._thread.run(self._broker.close())
 
 
 class NamespacePairFixture:

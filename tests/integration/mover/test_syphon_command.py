@@ -52,7 +52,7 @@ async def test_the_command_brings_everything_home_and_says_so(scene: Scene, tmp_
     receipts = tmp_path / "receipts.jsonl"
     code, summary, err = await finished(launch(scene, "--once", "--receipts", str(receipts)))
     assert (code, err) == (0, "")
-    assert (summary["moved"], summary["parked"], summary["faults"]) == (500, 0, {})
+    assert (summary["moved"], summary["deferred"], summary["faults"]) == (500, 0, {})
     lines = [json.loads(line) for line in receipts.read_text().splitlines()]
     assert {line["message_id"] for line in lines} == set(names("m", 500))
     assert {line["outcome"] for line in lines} == {"moved"}
@@ -151,7 +151,7 @@ async def test_what_is_not_home_has_an_exit_code_of_its_own(scene: Scene) -> Non
     await scene.fill(orders, names("m", 5))
     code, summary, _err = await finished(launch(scene, "--once", "--backlog-queue-count", "2"))
     assert code == 3
-    assert summary["moved"] == 0 and summary["parked"] >= 5
+    assert summary["moved"] == 0 and summary["deferred"] >= 5
 
 
 async def test_a_mover_that_is_killed_loses_nothing(standing_pair: Pair, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ async def test_the_primary_is_killed_under_load(tmp_path: Path, driver: DriverNa
             uses_sdk = isinstance(secondary.mover_driver(), ServiceBusDriver)
             assert uses_sdk is (driver == "servicebus")
     names = [each.name for each in read_journal(journal)]
-    assert "diverted" in names and "restored" in names and names[-1] == "closed"
+    assert "diverted" in names and "restored" in names and names[-1] == "factory-closed"
 
 
 async def load(primary: MessagingFactory, home: BrokerProcess) -> list[bytes]:

@@ -115,7 +115,7 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
     ]
     receipts = [
         {"queue": BACKLOG, "number": 1, "message_id": "home", "outcome": "moved", "at_ms": 5},
-        {"queue": BACKLOG, "number": 2, "message_id": "away", "outcome": "parked", "at_ms": 5},
+        {"queue": BACKLOG, "number": 2, "message_id": "away", "outcome": "deferred", "at_ms": 5},
     ]
     told = frame(spark, EVENT_COLUMNS, events)
 
@@ -184,13 +184,13 @@ def test_receipts_alone_tell_of_the_backlog(spark: SparkSession) -> None:
         }
 
     receipts = [
-        receipt(1, "parked", 1),
+        receipt(1, "deferred", 1),
         receipt(1, "moved", 2),
         receipt(2, "lock-lost", 1),
         receipt(3, "dead-lettered", 1),
-        receipt(4, "parked", 1),
+        receipt(4, "deferred", 1),
         receipt(5, "moved", 1),
-        receipt(5, "left", 2),
+        receipt(5, "released", 2),
     ]
 
     copies = copies_in_receipts(frame(spark, RECEIPTS, receipts)).collect()

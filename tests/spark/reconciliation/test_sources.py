@@ -11,6 +11,7 @@ from twinbus.spark.reconciliation.log_tables import (
     audit_lines,
     census,
     events_of,
+    receipt_lines,
     receipts_of,
     run_parts,
     sent_of,
@@ -138,3 +139,21 @@ def test_a_dry_run_has_moved_nothing(spark: SparkSession) -> None:
 
     assert (found["queue"], found["number"], found["entity"]) == (BACKLOG, 1, "orders")
     assert (found["at_ms"], found["enqueued_ms"]) == (9, 3)
+
+
+def test_receipts_of_an_earlier_version_have_the_outcomes_of_today(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    words = ["moved", "parked", "unsure", "left", "lock-lost"]
+    line = {"queue": BACKLOG, "message_id": "a", "destination": "orders", "settled_ms": 9}
+    lines = [
+        json.dumps({**line, "sequence_number": at, "outcome": word})
+        for at, word in enumerate(words)
+    ]
+    path = tmp_path / "receipts.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+
+    found = receipts_of(receipt_lines(spark, path), "home").orderBy("number").collect()
+
+    now = ["moved", "deferred", "ambiguous", "released", "lock-lost"]
+    assert [row["outcome"] for row in found] == now

@@ -168,7 +168,7 @@ def test_a_stall_is_told_on_the_terminal_once(capsys: pytest.CaptureFixture[str]
             said = next(words, None)
             if said is None:
                 is_over.set()
-            return Status(stalled=said or "", counts={"moved": 3, "parked": 9})
+            return Status(stalled=said or "", counts={"moved": 3, "deferred": 9})
 
     run_on_spark._follow(Told(), shown.append, is_over)  # type: ignore[arg-type]
     assert capsys.readouterr().err == "twinbus: 7 wait\n" * 2

@@ -138,11 +138,11 @@ async def test_messages_without_a_usable_destination_are_dead_lettered(
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (EntityDisabled("it is disabled"), "parked"),
-        (ServerBusy("wait"), "parked"),
-        (OperationTimeout("no answer"), "unsure"),
-        (LinkDetached("taken away"), "unsure"),
-        (CommunicationError("lost", was_sent=True), "unsure"),
+        (EntityDisabled("it is disabled"), "deferred"),
+        (ServerBusy("wait"), "deferred"),
+        (OperationTimeout("no answer"), "ambiguous"),
+        (LinkDetached("taken away"), "ambiguous"),
+        (CommunicationError("lost", was_sent=True), "ambiguous"),
     ],
 )
 async def test_a_destination_that_takes_nothing_is_left_for_later(
@@ -209,7 +209,7 @@ async def test_a_destination_that_does_not_exist_has_a_grace_period(
     """Y4: left for later at first, dead-lettered when it was gone for too long."""
     secondary.put(QUEUE, backlog("a", "gone"), backlog("b", "gone"))
     receipts = await move_chunk(secondary, primary, QUEUE, options())
-    assert outcomes(receipts) == {"parked": 2}
+    assert outcomes(receipts) == {"deferred": 2}
     impatient = options(backoff=Backoff(gone_grace_s=0))
     receipts = await moved_once(secondary, primary, impatient)
     assert outcomes(receipts) == {"dead-lettered": 2}
@@ -265,7 +265,7 @@ async def test_a_probe_with_many_attempts_is_not_buried(
     while len(receipts) == 1:
         await asyncio.sleep(0.005)
         await queue.retry_deferred()
-    assert outcomes(receipts) == {"unsure": 2}
+    assert outcomes(receipts) == {"ambiguous": 2}
 
 
 async def test_completing_before_the_primary_accepted_is_caught(
@@ -303,7 +303,7 @@ async def test_a_chunk_out_of_time_gives_back_what_it_did_not_send(
 ) -> None:
     secondary.put(QUEUE, *(backlog(f"m{number}") for number in range(9)))
     receipts = await move_chunk(secondary, primary, QUEUE, options(chunk_s_max=1e-9))
-    assert outcomes(receipts) == {"left": 9}
+    assert outcomes(receipts) == {"released": 9}
     assert not any(each.holder for each in secondary.queues[QUEUE].messages.values())
 
 

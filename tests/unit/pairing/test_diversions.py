@@ -23,7 +23,7 @@ def test_an_entity_is_diverted_until_it_is_restored() -> None:
         entry("ping-failed", 2, path="orders"),
         entry("restored", 3, path="bills"),
         entry("diverted", 4, path="orders", reason="another process came later"),
-        entry("queue-withdrawn", 5, queue="primary/x-servicebus-transfer/0"),
+        entry("backlog-queue-withdrawn", 5, queue="primary/x-servicebus-transfer/0"),
     ]
     [found] = diversions(entries)
     assert (found.path, found.reason, found.is_held) == ("orders", "refused", False)
@@ -33,8 +33,8 @@ def test_an_entity_is_diverted_until_it_is_restored() -> None:
 def test_an_entity_that_is_held_away_is_diverted() -> None:
     """P16: held at home it is not."""
     entries = [
-        entry("held", 1, path="orders", is_diverted=True, reason="an operator"),
-        entry("held", 2, path="bills", is_diverted=False),
+        entry("entity-held", 1, path="orders", is_diverted=True, reason="an operator"),
+        entry("entity-held", 2, path="bills", is_diverted=False),
     ]
     [found] = diversions(entries)
     assert (found.path, found.is_held, found.reason) == ("orders", True, "an operator")
@@ -45,8 +45,8 @@ def test_an_application_that_has_ended_diverts_nothing_any_more() -> None:
     """L2: what it had diverted is told with that, because its messages still wait."""
     entries = [
         entry("diverted", 1, path="orders", reason="refused"),
-        entry("closed", 2, side="secondary"),
-        entry("closed", 3, side="primary"),
+        entry("factory-closed", 2, side="secondary"),
+        entry("factory-closed", 3, side="primary"),
     ]
     [found] = diversions(entries)
     assert found.ended == NOON.replace(minute=3)

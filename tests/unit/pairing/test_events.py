@@ -48,7 +48,7 @@ async def test_a_stream_ends_with_its_factory(fake_pair: FakePair) -> None:
     reading = asyncio.create_task(_all_of(stream))
     await outage(fake_pair)
     await fake_pair.primary.close()
-    assert await asyncio.wait_for(reading, 5) == [*OUTAGE, "closed"]
+    assert await asyncio.wait_for(reading, 5) == [*OUTAGE, "factory-closed"]
     assert await _all_of(fake_pair.primary.events()) == []
 
 
@@ -175,9 +175,9 @@ async def test_the_journal_holds_every_event_as_a_line(
     await outage(pair)
     await pair.primary.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["event"] for line in lines] == [*OUTAGE, "closed"]
+    assert [line["event"] for line in lines] == [*OUTAGE, "factory-closed"]
     assert lines[1]["path"] == "orders" and "gone" in lines[1]["reason"]
-    assert [each.name for each in read_journal(path)] == [*OUTAGE, "closed"]
+    assert [each.name for each in read_journal(path)] == [*OUTAGE, "factory-closed"]
     assert all(each.at.tzinfo is not None for each in read_journal(path))
 
 
@@ -349,3 +349,25 @@ async def test_a_listener_that_nobody_would_await_is_refused(open_fake_pair: Ope
         pair.primary.on_event(listener)
     with pytest.raises(ConfigurationError, match="coroutine"):
         await open_fake_pair(on_event=listener)
+
+
+def test_a_journal_of_an_earlier_version_has_the_names_of_today(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    line = {"event": "cleared", "at": "2026-11-01T00:00:00+00:00", "path": "orders"}
+    path.write_text("".join(json.dumps({**line, "event": each}) + "\n" for each in EARLIER))
+    assert [each.name for each in read_journal(path)] == list(EARLIER.values())
+    assert [each.facts["event"] for each in read_journal(path)] == list(EARLIER.values())
+
+
+EARLIER = {
+    "cleared": "suspicion-cleared",
+    "held": "entity-held",
+    "queue-withdrawn": "backlog-queue-withdrawn",
+    "queue-returned": "backlog-queue-reinstated",
+    "backlog-out-of-reach": "backlog-exhausted",
+    "backlog-level": "backlog-threshold-crossed",
+    "drained": "backlog-drained",
+    "closed": "factory-closed",
+    "faulted": "factory-faulted",
+    "diverted": "diverted",
+}

@@ -48,7 +48,7 @@ async def test_closing_the_primary_ends_the_pings_and_leaves_the_secondary(
     assert len(pair.home.attempts) == tried
     assert pair.home.is_closed and not pair.away.is_closed
     assert pair.secondary.is_open
-    assert pair.names[-1] == "closed"
+    assert pair.names[-1] == "factory-closed"
 
 
 async def test_a_close_waits_for_the_sends_under_way(fake_pair: FakePair) -> None:
@@ -83,7 +83,7 @@ async def test_a_close_whose_caller_goes_away_is_finished_all_the_same(fake_pair
     assert not fake_pair.home.is_closed
     await fake_pair.primary.close()  # Waits for the end that is under way.
     assert sending.done() and fake_pair.home.is_closed
-    assert fake_pair.names.count("closed") == 1
+    assert fake_pair.names.count("factory-closed") == 1
     await asyncio.gather(sending, return_exceptions=True)
 
 
@@ -231,7 +231,7 @@ async def test_with_the_syphon_a_fault_of_one_is_a_fault_of_both(
     pair = await open_fake_pair(enable_syphon=True)
     await pair.secondary.fault("no more disk")
     assert pair.primary.fault_reason is not None and "no more disk" in pair.primary.fault_reason
-    assert [each for each in pair.names if each == "faulted"] == ["faulted"] * 2
+    assert [each for each in pair.names if each == "factory-faulted"] == ["factory-faulted"] * 2
     assert pair.home.is_closed and pair.away.is_closed
 
 
@@ -290,7 +290,7 @@ async def test_a_syphon_that_ends_by_itself_is_told_and_begins_again(
     monkeypatch.setattr(Mover, "run", broken_once)
     pair = await open_fake_pair(enable_syphon=True)
     await eventually(lambda: len(begun) == 2, "another one")
-    assert "faulted" in pair.names and "a mistake" in str(pair.told[0])
+    assert "factory-faulted" in pair.names and "a mistake" in str(pair.told[0])
     await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     assert pair.primary.is_open and pair.secondary.is_open
 
@@ -312,7 +312,7 @@ async def test_with_the_syphon_a_secondary_that_does_not_close_in_time_is_faulte
     with pytest.raises(FactoryFaulted):
         await sending
     assert pair.secondary.fault_reason is not None and pair.primary.fault_reason is None
-    assert pair.away.is_closed and pair.names[-2:] == ["closed", "faulted"]
+    assert pair.away.is_closed and pair.names[-2:] == ["factory-closed", "factory-faulted"]
 
 
 async def test_a_syphon_that_moves_nothing_is_an_event(open_fake_pair: OpenFakePair) -> None:

@@ -238,7 +238,7 @@ async def test_a_success_of_any_sender_clears_the_suspicion(open_fake_pair: Open
     with pytest.raises(CommunicationError):
         await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"one"))
     await pair.primary.create_message_sender("ORDERS").send(BrokeredMessage(b"two"))
-    assert pair.names == ["suspected", "cleared"]
+    assert pair.names == ["suspected", "suspicion-cleared"]
 
 
 async def test_a_slow_success_clears_a_suspicion_that_came_after_it_began(
@@ -253,7 +253,7 @@ async def test_a_slow_success_clears_a_suspicion_that_came_after_it_began(
     with pytest.raises(CommunicationError):
         await sender.send(BrokeredMessage(b"two"))
     await slow
-    assert pair.names == ["suspected", "cleared"]
+    assert pair.names == ["suspected", "suspicion-cleared"]
 
 
 async def test_a_send_that_waits_when_its_entity_is_diverted_goes_to_the_backlog(
@@ -455,7 +455,7 @@ async def test_a_failing_backlog_queue_is_withdrawn_for_all_senders(
         await pair.primary.create_message_sender("orders").send(BrokeredMessage(b""))
     assert pair.away.attempts.count(broken) == 1
     assert len(pair.away.messages(other)) == 12
-    assert pair.names.count("queue-withdrawn") == 1
+    assert pair.names.count("backlog-queue-withdrawn") == 1
 
 
 async def test_with_every_queue_withdrawn_the_caller_is_told(fake_pair: FakePair) -> None:
@@ -467,7 +467,7 @@ async def test_with_every_queue_withdrawn_the_caller_is_told(fake_pair: FakePair
             BrokeredMessage(b""), timeout=0.5
         )
     assert set(caught.value.withdrawn) == set(fake_pair.queues)
-    assert fake_pair.names[-1] == "backlog-out-of-reach"
+    assert fake_pair.names[-1] == "backlog-exhausted"
 
 
 async def test_a_send_that_waits_for_the_backlog_wakes_when_the_entity_is_restored(
@@ -478,7 +478,7 @@ async def test_a_send_that_waits_for_the_backlog_wakes_when_the_entity_is_restor
     fake_pair.away.answer("*", gone("*"))
     sender = fake_pair.primary.create_message_sender("orders")
     sending = asyncio.create_task(sender.send(BrokeredMessage(b"one"), timeout=30))
-    await eventually(lambda: fake_pair.names.count("queue-withdrawn") == 3, "all withdrawn")
+    await eventually(lambda: fake_pair.names.count("backlog-queue-withdrawn") == 3, "all withdrawn")
     fake_pair.primary.mark_path_healthy("orders")
     await asyncio.wait_for(sending, 1.5)
     assert len(fake_pair.home.messages("orders")) == 1
@@ -837,7 +837,7 @@ async def test_a_caller_that_goes_away_while_it_asks_after_a_queue_lets_others_a
         await asking
     pair.away.answer(queue, None)
     await sender.send(BrokeredMessage(b"two"), timeout=5)
-    assert "queue-returned" in pair.names
+    assert "backlog-queue-reinstated" in pair.names
 
 
 async def test_many_tasks_share_a_sender_while_the_primary_goes_away(fake_pair: FakePair) -> None:

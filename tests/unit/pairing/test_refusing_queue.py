@@ -40,8 +40,10 @@ async def test_a_queue_with_sessions_fails_no_send_and_leaves_the_rotation(
     await asyncio.gather(*(client.send(BrokeredMessage(b"many")) for _ in range(50)))
     assert refusing.active_message_count == 0
     assert sum(each.active_message_count for each in others) == 62
-    assert pair.names.count("queue-withdrawn") >= 1
-    (reason,) = {each.to_dict()["reason"] for each in pair.told if each.name == "queue-withdrawn"}
+    assert pair.names.count("backlog-queue-withdrawn") >= 1
+    (reason,) = {
+        each.to_dict()["reason"] for each in pair.told if each.name == "backlog-queue-withdrawn"
+    }
     assert "MessageRefused" in reason
     assert pair.primary.health("orders").withdrawn == {ZERO: reason}
 
@@ -93,4 +95,4 @@ async def test_a_queue_that_answers_again_returns(open_fake_pair: OpenFakePair) 
     await asyncio.sleep(0.3)
     await pair.primary.create_message_sender("orders").send(BrokeredMessage(b"x"))
     assert pair.primary.health("orders").withdrawn == {}
-    assert "queue-returned" in pair.names
+    assert "backlog-queue-reinstated" in pair.names

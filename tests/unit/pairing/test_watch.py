@@ -87,10 +87,12 @@ async def test_a_backlog_is_watched_while_something_is_diverted_and_until_it_is_
     watched.routing.publish(failover.force(1.0))
     await eventually(lambda: watched.manager.asked > 3, "several looks")
     watched.namespace.messages(QUEUE).extend([bytes(300_000), bytes(300_000)])
-    await eventually(lambda: watched.names.count("backlog-level") == 2, f"{watched.names}")
+    await eventually(
+        lambda: watched.names.count("backlog-threshold-crossed") == 2, f"{watched.names}"
+    )
     watched.routing.publish(failover.mark_healthy(2.0))
     watched.namespace.messages(QUEUE).clear()
-    await eventually(lambda: "drained" in watched.names, "the end")
+    await eventually(lambda: "backlog-drained" in watched.names, "the end")
     asked = watched.manager.asked
     await asyncio.sleep(0.05)
     assert watched.manager.asked == asked
@@ -123,7 +125,7 @@ async def test_a_diversion_takes_as_many_looks_as_are_estimated(
         failover_ms=60_000,
     )
     assert watched.manager.asked == plan.looks
-    levels = [each for each in watched.told if each.name == "backlog-level"]
+    levels = [each for each in watched.told if each.name == "backlog-threshold-crossed"]
     assert len(levels) == (messages if diverted_s > 3_600 else 0)
 
 
@@ -141,14 +143,14 @@ async def test_the_end_of_a_diversion_is_looked_at_soon() -> None:
     await time.passes(14)
     assert watched.manager.asked == asked
     await time.passes(2)
-    assert watched.manager.asked == asked + 1 and "drained" not in watched.names
+    assert watched.manager.asked == asked + 1 and "backlog-drained" not in watched.names
     # A syphon takes half a minute for it: the look that finds nothing comes when it is expected,
     # and not half a minute after the last one.
     del watched.namespace.messages(QUEUE)[50:]
     await time.passes(20)
     watched.namespace.messages(QUEUE).clear()
     await time.passes(12)
-    assert "drained" in watched.names
+    assert "backlog-drained" in watched.names
     await watched.watch.stop()
 
 

@@ -8,11 +8,26 @@ Rule 3: it is a plain tuple, so that it crosses processes and becomes a table ro
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Receipt", "ReceiptCounts", "ReceiptOutcome", "foreign_in", "to_json_line"]
+__all__ = [
+    "EARLIER_OUTCOMES",
+    "Receipt",
+    "ReceiptCounts",
+    "ReceiptOutcome",
+    "foreign_in",
+    "to_json_line",
+]
+
+
+EARLIER_OUTCOMES: Final[Mapping[str, str]] = {
+    "parked": "deferred",
+    "unsure": "ambiguous",
+    "left": "released",
+}
+"""Words of receipts that were written before 0.1.0, and what they are called now."""
 
 
 class ReceiptOutcome(StrEnum):
@@ -20,15 +35,15 @@ class ReceiptOutcome(StrEnum):
 
     MOVED = "moved"
     """The primary accepted it, and the backlog let it go."""
-    DEFERRED = "parked"
+    DEFERRED = "deferred"
     """Its destination takes nothing now; it stays in the backlog."""
     DEAD_LETTERED = "dead-lettered"
     """It can never be delivered; it is in the backlog queue's dead-letter queue."""
-    AMBIGUOUS = "unsure"
+    AMBIGUOUS = "ambiguous"
     """Nobody knows whether the primary has it; it stays, so a second copy may follow."""
     LOCK_LOST = "lock-lost"
     """The primary has it and the backlog still does: a second copy will follow."""
-    RELEASED = "left"
+    RELEASED = "released"
     """Nothing was done with it, because its lock or the line was lost; it comes again."""
     FOREIGN = "foreign"
     """It belongs to another primary of the same name; it stays in the backlog, deferred (P21)."""

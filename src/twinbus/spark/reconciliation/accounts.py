@@ -124,7 +124,7 @@ def _of_receipts(receipts: DataFrame) -> DataFrame:
         F.lit(None),
         F.lit(None),
         receipts_moved=F.col("outcome") == "moved",
-        may_repeat=F.col("outcome").isin("unsure", "lock-lost"),
+        may_repeat=F.col("outcome").isin("ambiguous", "lock-lost"),
     )
 
 

@@ -112,7 +112,7 @@ def with_entity(places: DataFrame) -> DataFrame:
 def signed(places: DataFrame, receipts: DataFrame) -> DataFrame:
     """Whether a receipt of the syphon says that it sent a stay's message home."""
     receipts = (
-        receipts.where(F.col("outcome").isin("moved", "unsure", "lock-lost"))
+        receipts.where(F.col("outcome").isin("moved", "ambiguous", "lock-lost"))
         .select(
             F.col("queue").alias("place"),
             "number",
@@ -267,7 +267,7 @@ def copies_in_receipts(receipts: DataFrame) -> DataFrame:
         receipts.groupBy("queue", "number", "entity", "message_id")
         .agg(
             F.coalesce(_by(fates, decisive), F.lit(MessageStatus.IN_BACKLOG.value)).alias("fate"),
-            F.max(F.col("outcome").isin("moved", "unsure", "lock-lost")).alias("is_signed"),
+            F.max(F.col("outcome").isin("moved", "ambiguous", "lock-lost")).alias("is_signed"),
             F.min(F.coalesce("enqueued_ms", "at_ms")).alias("born_ms"),
         )
         .select(

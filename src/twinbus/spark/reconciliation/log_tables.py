@@ -38,7 +38,7 @@ from pyspark.sql import functions as F
 from twinbus.common.entity_path import BACKLOG_SEPARATOR, backlog_prefix
 from twinbus.errors import ConfigurationError
 from twinbus.metering.operations_log import CLOSED
-from twinbus.spark.syphon.query import read_receipts
+from twinbus.spark.syphon.query import in_words_of_today, read_receipts
 from twinbus.spark.syphon.receipt_rows import RECEIPT_COLUMNS
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def receipt_lines(spark: SparkSession, where: Path) -> DataFrame:
             hint="Name what --receipts was given to the syphon, or its state directory",
         )
     lines = spark.read.schema(_RECEIPT_LINE).json([str(each) for each in files])
-    return lines.where("queue is not null")
+    return in_words_of_today(lines.where("queue is not null"))
 
 
 def _as_lines(receipts: DataFrame) -> DataFrame:

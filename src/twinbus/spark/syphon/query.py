@@ -31,12 +31,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.errors import ConfigurationError
+from twinbus.mover.planning.receipts import EARLIER_OUTCOMES
 from twinbus.spark.runtime.worker_check import explain_missing
 from twinbus.spark.syphon.data_source import FORMAT, BacklogSource
 from twinbus.spark.syphon.settings import SyphonSettings
 from twinbus.spark.syphon.state_directory import Control, StateDir, Status
 
-__all__ = ["Syphon", "read_receipts", "receipts_of", "start_syphon"]
+__all__ = ["Syphon", "in_words_of_today", "read_receipts", "receipts_of", "start_syphon"]
 
 RECEIPTS: Final = "receipts"
 CHECKPOINTS: Final = "checkpoints"
@@ -140,7 +141,14 @@ def read_receipts(spark: SparkSession, receipts: str | os.PathLike[str]) -> Data
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    return whole
+    return in_words_of_today(whole)
+
+
+def in_words_of_today(receipts: DataFrame) -> DataFrame:
+    """Receipts that an earlier version wrote have the outcomes of this one."""
+    for earlier, now in EARLIER_OUTCOMES.items():
+        receipts = receipts.replace(earlier, now, subset=["outcome"])
+    return receipts
 
 
 def _has_receipts(run: Path) -> bool:

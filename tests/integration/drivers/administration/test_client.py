@@ -249,7 +249,7 @@ async def test_each_trouble_has_its_own_name(
     patience_s = 1.0 if error is OperationTimeout else 30.0
     client = client_of(servicebus.connection_string, timeout_s=patience_s)
     faults = servicebus._namespace.faults
-    servicebus._thread.call_now(lambda: faults.add(fault))
+    servicebus._thread.run_function(lambda: faults.add(fault))
     with pytest.raises(error) as caught:
         await client.get_queue("orders")
     assert_well_put(str(caught.value))

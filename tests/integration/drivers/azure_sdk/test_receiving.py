@@ -219,7 +219,7 @@ async def test_lost_locks_are_told_and_the_others_settled(
     await put(driver, queue, "a", "b", "c")
     receiver = driver.receiver(queue)
     held = await all_of(receiver, 3)
-    servicebus._thread.call_now(lambda: servicebus._namespace.faults.add(_lock_loss()))
+    servicebus._thread.run_function(lambda: servicebus._namespace.faults.add(_lock_loss()))
     assert await receiver.renew(held[:1], timeout_s=TIMEOUT_S) == held[:1]
     again = await all_of(receiver, 3)
     assert await receiver.complete([held[1], again[0]], timeout_s=TIMEOUT_S) == [held[1]]

@@ -16,15 +16,15 @@ def fault(bus: NamespaceFixture, kind: str, *, entity: str = "", **options: Any)
     """Broken inside the block, well again behind it."""
     board = bus._namespace.faults
     made = Fault(kind, Scope(entity=entity), **options)
-    fault_id = bus._thread.call_now(lambda: board.add(made))
+    fault_id = bus._thread.run_function(lambda: board.add(made))
     try:
         yield
     finally:
-        bus._thread.call(bus._healed(fault_id))
+        bus._thread.run(bus._healed(fault_id))
 
 
 async def detached(bus: NamespaceFixture) -> None:
     """Every link of the namespace is taken away, and the clients have been told."""
     board = bus._namespace.faults
-    bus._thread.call_now(lambda: board.add(Fault("detach", Scope(entity=""))))
+    bus._thread.run_function(lambda: board.add(Fault("detach", Scope(entity=""))))
     await asyncio.sleep(0.05)

@@ -163,7 +163,7 @@ FURTHER = received("s-1", 9.0, copy=2)
     "cause",
     [
         event("possible-duplicate", "info", 1.4, "s-1"),
-        event("move", "info", 5.0, "s-1", detail="unsure", process="mover-1"),
+        event("move", "info", 5.0, "s-1", detail="ambiguous", process="mover-1"),
         event("move", "info", 5.0, "s-1", detail="lock-lost", process="mover-1"),
     ],
     ids=lambda each: f"{each.what} {each.detail}",
@@ -178,7 +178,7 @@ def test_a_recorded_ambiguity_explains_a_further_copy(cause: Event) -> None:
     "stranger",
     [
         event("possible-duplicate", "info", 1.4, "s-7"),
-        event("move", "info", 5.0, "s-7", detail="unsure", process="mover-1"),
+        event("move", "info", 5.0, "s-7", detail="ambiguous", process="mover-1"),
         event("move", "ok", 5.0, "s-1", detail="moved", process="mover-1"),
         event("kill", "ok", 5.0, process="mover-1"),
         event("kill", "ok", 5.0, process="sender-1"),
@@ -335,7 +335,7 @@ def test_a_syphon_that_lost_a_worker_dies_of_the_next_kill(
 
 def test_an_ambiguity_of_another_time_explains_nothing() -> None:
     """A receipt that leaves it open covers copies of its own time, and one of them."""
-    receipt = event("move", "info", 5.0, "s-1", detail="unsure", process="mover-1")
+    receipt = event("move", "info", 5.0, "s-1", detail="ambiguous", process="mover-1")
     assert not verdict(GOOD, FURTHER, [replace(receipt, at_s=500.0)]).is_kept
     third = received("s-1", 9.5, copy=3)
     assert verdict(GOOD, FURTHER, third, [receipt]).duplicates.total() == 1
@@ -434,7 +434,7 @@ def test_an_unclear_send_does_not_answer_for_a_mover() -> None:
         *sent("s-2"),
         event("possible-duplicate", "info", 1.4, "s-2"),
         *(event("stored", "ok", at_s, "s-2", process="secondary") for at_s in (1.2, 1.4)),
-        event("move", "ok", 2.5, "s-2", process="mover-1", detail="parked"),
+        event("move", "ok", 2.5, "s-2", process="mover-1", detail="deferred"),
         *(
             event("move", "ok", at_s, "s-2", process="mover-1", detail="moved")
             for at_s in (3.0, 4.0)

@@ -50,7 +50,7 @@ async def test_case_13_a_namespace_is_never_its_own_secondary(
         MessagingFactory.from_connection_string(f"Endpoint={each};{KEY}", driver=driver)
         for each in (first, second)
     )
-    with pytest.raises(ConfigurationError, match="own secondary"):
+    with pytest.raises(ConfigurationError, match="another namespace"):
         await primary.pair_namespace(paired_options(secondary))
     assert not primary.is_paired and not secondary.is_secondary
     await primary.close()

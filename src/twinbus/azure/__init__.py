@@ -1,4 +1,4 @@
-"""A drop-in for ``azure-servicebus``: one changed import turns pairing on.
+"""A drop-in for ``azure-servicebus``: one changed import enables pairing.
 
 from twinbus.azure import PairedServiceBusClient as ServiceBusClient        # sync
 from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient    # async
@@ -6,7 +6,7 @@ from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient    # as
 
 from __future__ import annotations
 
-# It comes first and says what to install where the SDK is missing.
+# First, because it reports what to install if the SDK is missing.
 import twinbus.drivers.azure_sdk  # noqa: F401
 from twinbus.azure.client import PairedServiceBusClient, PairedServiceBusSender
 from twinbus.azure.options import Pairing

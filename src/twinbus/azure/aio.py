@@ -1,14 +1,14 @@
-"""The SDK's async client with a second namespace behind it.
+"""The SDK's async client with a pair.
 
     from twinbus.azure.aio import PairedServiceBusClient as ServiceBusClient
 
-is the one line that an application changes; the secondary is in the environment, or given as
+is the one line that an application changes; the secondary is set in the environment, or with
 ``pairing=Pairing(...)``.
 
 Rule 1: every public member of the SDK's client and sender is here with the SDK's signature.
 Rule 2: receivers are the SDK's own, on the primary: receiving is never diverted (P15).
 Rule 3: a sender opens no link before its first message, so that a process can start while the
-        primary is away (P17).
+        primary is unreachable (P17).
 
 Scheduling while diverted: the messages wait in the backlog with their schedule, and the numbers
 that schedule_messages() returns for them are negative. cancel_scheduled_messages() raises
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Self
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient
 
-from twinbus.azure.errors import in_words_of_the_sdk, raise_in_words_of_the_sdk
+from twinbus.azure.errors import raise_sdk_error, sdk_errors
 from twinbus.azure.messages import to_outgoing_messages, to_scheduled_messages
-from twinbus.azure.options import Pairing, pairing_given, token_source
+from twinbus.azure.options import Pairing, resolve_pairing, token_source
 from twinbus.azure.pair_connection import PairConnection
 from twinbus.drivers.azure_sdk.trusted_certificates import with_certificates
 from twinbus.errors import TwinbusError
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PairedServiceBusClient", "PairedServiceBusSender", "Pairing"]
 
-# Every tier of the service takes batches of this size.
+# Every tier of the service accepts batches of this size.
 BATCH_BYTES = 262_144
-# How long making a batch may ask a primary that does not answer; the usual size serves as well.
-ASK_S_MAX = 5.0
+# Time limit for requesting the limit of the primary; the default size works as well.
+LIMIT_TIMEOUT_S = 5.0
 
 
 class PairedServiceBusClient(ServiceBusClient):
@@ -59,7 +59,7 @@ class PairedServiceBusClient(ServiceBusClient):
         retry_mode: str = "exponential",
         **kwargs: Any,
     ) -> None:
-        pairing = pairing_given(kwargs.pop("pairing", None), credential)
+        pairing = resolve_pairing(kwargs.pop("pairing", None), credential)
         retry: Any = {
             "retry_total": retry_total,
             "retry_backoff_factor": retry_backoff_factor,
@@ -67,9 +67,9 @@ class PairedServiceBusClient(ServiceBusClient):
             "retry_mode": retry_mode,
         }
         super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
-        # Which entity a connection string is for is checked by this client, not by the one inside.
+        # This client checks the entity of the connection string, not the inner one.
         inside = {name: value for name, value in kwargs.items() if name != "entity_name"}
-        self._engine = PairConnection(
+        self._pair_connection = PairConnection(
             ServiceBusClient(
                 fully_qualified_namespace, credential, retry_total=0, **with_certificates(inside)
             ),
@@ -82,18 +82,18 @@ class PairedServiceBusClient(ServiceBusClient):
 
     @property
     def messaging_factory(self) -> MessagingFactory:
-        """The pair's primary: health(), events(), force_failover() and the like."""
-        return self._engine.factory
+        """The factory of the primary, with health(), events(), force_failover() and so on."""
+        return self._pair_connection.factory
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        with in_words_of_the_sdk():
-            await self._engine.join()
+        with sdk_errors():
+            await self._pair_connection.pair()
         return self
 
     async def close(self) -> None:
         try:
-            await self._engine.close()
+            await self._pair_connection.close()
         finally:
             await super().close()
 
@@ -126,10 +126,10 @@ class PairedServiceBusClient(ServiceBusClient):
     def _paired(
         self, stock: Any, path: str, socket_timeout: float | None, options: dict[str, Any]
     ) -> PairedServiceBusSender:
-        """A sender in place of the SDK's own, which has checked the arguments and is never
-        opened."""
+        """A paired sender instead of the SDK's own sender, which has checked the arguments and is
+        never opened."""
         return PairedServiceBusSender(
-            self._engine,
+            self._pair_connection,
             path,
             fully_qualified_namespace=stock.fully_qualified_namespace,
             client_identifier=stock.client_identifier,
@@ -138,14 +138,14 @@ class PairedServiceBusClient(ServiceBusClient):
 
 
 class PairedServiceBusSender:
-    """``azure.servicebus.aio.ServiceBusSender`` that goes round by the backlog during an outage.
+    """``azure.servicebus.aio.ServiceBusSender`` that sends to the backlog during an outage.
 
     Unlike the SDK's it may be used from many tasks at once.
     """
 
     def __init__(
         self,
-        engine: PairConnection,
+        connection: PairConnection,
         path: str,
         *,
         fully_qualified_namespace: str,
@@ -155,8 +155,8 @@ class PairedServiceBusSender:
         self.fully_qualified_namespace = fully_qualified_namespace
         self.entity_name = path
         self._client_identifier = client_identifier
-        self._engine = engine
-        self._link, self._sender = engine.sender(
+        self._pair_connection = connection
+        self._link, self._sender = connection.sender(
             path, client_identifier=client_identifier, **options
         )
         self._batch_bytes_max: int | None = None
@@ -168,7 +168,7 @@ class PairedServiceBusSender:
 
     @property
     def paired_sender(self) -> PairedSender:
-        """The way of its messages."""
+        """The paired sender of its messages."""
         return self._sender
 
     async def send_messages(
@@ -178,18 +178,18 @@ class PairedServiceBusSender:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Send, and return once the primary or a backlog queue holds all of it."""
-        # Written out, because every layer more is paid by every send (P0).
+        """Send, and return once the primary or a backlog queue has stored all messages."""
+        # Inlined, because every send pays for every layer (P0).
         if kwargs or self._is_closed or (timeout is not None and timeout <= 0):
             self._check(timeout, kwargs)
         try:
-            if not self._engine.is_ready:
-                timeout = await self._engine.ready(timeout)
+            if not self._pair_connection.is_ready:
+                timeout = await self._pair_connection.wait_until_paired(timeout)
             outgoing_messages = to_outgoing_messages(message)
             if outgoing_messages:
                 await self._sender.send_outgoing(outgoing_messages, timeout_s=timeout)
         except TwinbusError as error:
-            raise_in_words_of_the_sdk(error)
+            raise_sdk_error(error)
 
     async def schedule_messages(
         self,
@@ -199,10 +199,10 @@ class PairedServiceBusSender:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """Send messages that become visible later; numbers for cancelling (see above)."""
+        """Send scheduled messages; returns sequence numbers, for cancelling (see above)."""
         self._check(timeout, kwargs)
-        with in_words_of_the_sdk():
-            timeout = await self._engine.ready(timeout)
+        with sdk_errors():
+            timeout = await self._pair_connection.wait_until_paired(timeout)
             outgoing_messages = to_scheduled_messages(messages, schedule_time_utc)
             if not outgoing_messages:
                 return []
@@ -215,21 +215,21 @@ class PairedServiceBusSender:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Take scheduled messages back, as long as that is possible (see above)."""
+        """Cancel scheduled messages, as long as that is possible (see above)."""
         self._check(timeout, kwargs)
         numbers: Sequence[int] = (
             [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
         )
         if not numbers:
             return
-        with in_words_of_the_sdk():
-            timeout = await self._engine.ready(timeout)
+        with sdk_errors():
+            timeout = await self._pair_connection.wait_until_paired(timeout)
             await self._sender.cancel_scheduled(numbers, timeout_s=timeout)
 
     async def create_message_batch(
         self, max_size_in_bytes: int | None = None
     ) -> ServiceBusMessageBatch:
-        """An empty batch; also while the primary is away."""
+        """An empty batch, also while the primary is unreachable."""
         self._check(None, {})
         limit_bytes = await self._batch_limit_bytes()
         if max_size_in_bytes is not None and max_size_in_bytes > limit_bytes:
@@ -245,8 +245,8 @@ class PairedServiceBusSender:
 
     async def __aenter__(self) -> Self:
         self._check(None, {})
-        with in_words_of_the_sdk():
-            await self._engine.join()
+        with sdk_errors():
+            await self._pair_connection.pair()
         return self
 
     async def __aexit__(self, *args: Any) -> None:
@@ -257,17 +257,17 @@ class PairedServiceBusSender:
 
     async def _batch_limit_bytes(self) -> int:
         if self._batch_bytes_max is None:
-            if self._engine.factory.health(self._sender.path).is_diverted:
+            if self._pair_connection.factory.health(self._sender.path).is_diverted:
                 return BATCH_BYTES
             try:
-                facts = await self._link.attach(timeout_s=ASK_S_MAX)
+                facts = await self._link.attach(timeout_s=LIMIT_TIMEOUT_S)
             except Exception:
-                return BATCH_BYTES  # A batch of the usual size goes both ways.
+                return BATCH_BYTES  # Both namespaces accept a batch of the default size.
             self._batch_bytes_max = facts.batch_limit_bytes
         return self._batch_bytes_max
 
     def _check(self, timeout: float | None, kwargs: dict[str, Any]) -> None:
-        """What the SDK says to a closed sender, a wrong timeout and unknown arguments."""
+        """The errors of the SDK for a closed sender, a wrong timeout and unknown arguments."""
         if kwargs:
             warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=3)
         if self._is_closed:

@@ -1,11 +1,11 @@
-"""The SDK's sync client with a second namespace behind it: the async one, through the portal.
+"""The SDK's sync client with a pair: the paired async client, on the loop of ``twinbus.sync``.
 
 Rule 1: every public member of the SDK's client and sender is here with the SDK's signature.
 Rule 2: receivers are the SDK's own sync ones; only sends go through the loop of ``twinbus.sync``.
-Rule 3: while its entity is healthy, a busy sender sends small messages on the caller's thread, by
-        a blocking sender of the SDK (``twinbus.pairing.direct_sender``).
-Rule 4: a forked child makes everything anew with its first call, and leaves the SDK's receivers
-        that its parent has made to the parent (P27).
+Rule 3: while its entity is healthy, a busy sender sends small messages on the caller's thread,
+        with a blocking sender of the SDK (``twinbus.pairing.direct_sender``).
+Rule 4: a forked child creates everything again with its first call, and does not touch the SDK's
+        receivers of its parent (P27).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
 
 from twinbus.azure import aio
-from twinbus.azure.errors import raise_in_words_of_the_sdk
+from twinbus.azure.errors import raise_sdk_error
 from twinbus.azure.messages import fits_one_write, to_outgoing_messages
-from twinbus.azure.options import Pairing, pairing_given
+from twinbus.azure.options import Pairing, resolve_pairing
 from twinbus.common import fork
 from twinbus.drivers.azure_sdk.blocking_link import (
     BlockingLink,
@@ -55,7 +55,7 @@ class PairedServiceBusClient(ServiceBusClient):
         retry_mode: str = "exponential",
         **kwargs: Any,
     ) -> None:
-        pairing = pairing_given(kwargs.pop("pairing", None), credential)
+        pairing = resolve_pairing(kwargs.pop("pairing", None), credential)
         retry: dict[str, Any] = {
             "retry_total": retry_total,
             "retry_backoff_factor": retry_backoff_factor,
@@ -64,14 +64,14 @@ class PairedServiceBusClient(ServiceBusClient):
         }
         super().__init__(fully_qualified_namespace, credential, **retry, **kwargs)
         self._is_closed = False
-        made_in = fork.generation
+        created_in = fork.generation
 
-        def make() -> _Ends:
-            # A secondary that is away stops nobody who has paired before, and the syphon is the
-            # parent's.
-            is_child = fork.generation != made_in
+        def make() -> _ClientParts:
+            # The parent has paired already, so an unreachable secondary is not an error here; and
+            # the parent hosts the syphon.
+            is_child = fork.generation != created_in
             chosen = replace(pairing, require_secondary=False, enable_syphon=False)
-            paired = _made(
+            paired = _create(
                 fully_qualified_namespace,
                 as_async_credential(credential),
                 pairing=chosen if is_child else pairing,
@@ -79,24 +79,24 @@ class PairedServiceBusClient(ServiceBusClient):
                 **kwargs,
             )
             blocking = _blocking_client(fully_qualified_namespace, credential, pairing, kwargs)
-            ends = _Ends(PORTAL.call(paired), blocking, WeakSet())
+            parts = _ClientParts(PORTAL.call(paired), blocking, WeakSet())
             if is_child:
                 self._handlers = WeakSet()  # The parent's receivers.
                 if self._is_closed:
-                    PORTAL.call(ends.paired.close())
-            return ends
+                    PORTAL.call(parts.paired.close())
+            return parts
 
-        self._ends = Twin(make)
-        self._factory = MessagingFactory.wrap(lambda: self._paired.messaging_factory)
+        self._parts = Twin(make)
+        self._factory = MessagingFactory.made_by(lambda: self._paired.messaging_factory)
 
     @property
     def _paired(self) -> aio.PairedServiceBusClient:
-        return self._ends().paired
+        return self._parts().paired
 
     @property
     def messaging_factory(self) -> MessagingFactory:
-        """The pair's primary: health(), backlog(), events(), force_failover() and the like, for
-        any thread."""
+        """The factory of the primary, with health(), backlog(), events(), force_failover() and so
+        on, for any thread."""
         return self._factory
 
     def __enter__(self) -> Self:
@@ -106,9 +106,9 @@ class PairedServiceBusClient(ServiceBusClient):
 
     def close(self) -> None:
         self._is_closed = True
-        if self._ends.is_inherited:
+        if self._parts.is_inherited:
             return
-        paired, _, direct = self._ends()
+        paired, _, direct = self._parts()
         try:
             PORTAL.call(paired.close())
         finally:
@@ -150,14 +150,14 @@ class PairedServiceBusClient(ServiceBusClient):
             lambda: self._sender(self._paired.get_topic_sender(topic_name, **options), options)
         )
 
-    def _sender(self, paired: aio.PairedServiceBusSender, options: dict[str, Any]) -> _SenderEnds:
-        _, blocking, all_direct = self._ends()
+    def _sender(self, paired: aio.PairedServiceBusSender, options: dict[str, Any]) -> _SenderParts:
+        _, blocking, all_direct = self._parts()
         if blocking is None:
-            return _SenderEnds(paired, None)
+            return _SenderParts(paired, None)
 
         def open_link() -> BlockingLink[ServiceBusMessage]:
-            # A topic's sender is a queue's by another name. Without keep-alive no other thread
-            # reads from the connection; an idle link may go.
+            # Senders of topics and queues are the same. Without keep-alive no other thread reads
+            # from the connection; an idle link may be closed.
             path = paired.entity_name
             sdk = blocking.get_queue_sender(path, keep_alive=0, **options)
             link = BlockingLink(path, sdk, native_message)
@@ -172,19 +172,19 @@ class PairedServiceBusClient(ServiceBusClient):
             run=PORTAL.call,
         )
         all_direct.add(direct)
-        return _SenderEnds(paired, direct)
+        return _SenderParts(paired, direct)
 
 
-class _Ends(NamedTuple):
-    """What a client sends by."""
+class _ClientParts(NamedTuple):
+    """The clients and direct senders of a PairedServiceBusClient, created once per process."""
 
     paired: aio.PairedServiceBusClient
     blocking: ServiceBusClient | None
     direct: WeakSet[DirectSender[ServiceBusMessage]]
 
 
-class _SenderEnds(NamedTuple):
-    """What a sender sends by."""
+class _SenderParts(NamedTuple):
+    """The senders of a PairedServiceBusSender, created once per process."""
 
     paired: aio.PairedServiceBusSender
     direct: DirectSender[ServiceBusMessage] | None
@@ -193,35 +193,35 @@ class _SenderEnds(NamedTuple):
 def _blocking_client(
     fully_qualified_namespace: str, credential: Any, pairing: Pairing, options: dict[str, Any]
 ) -> ServiceBusClient | None:
-    """Makes the blocking senders; None where every send goes through the loop: what is metered is
-    counted there, and only there an async credential can be asked."""
+    """Creates the blocking senders; None if every send must go through the loop: metering and
+    async credentials work only there."""
     is_async = inspect.iscoroutinefunction(getattr(credential, "get_token", None))
     if pairing.metering is not None or is_async:
         return None
-    # Which entity a connection string is for is checked by the client itself.
+    # The paired client checks the entity of the connection string.
     inside = {name: value for name, value in options.items() if name != "entity_name"}
     return ServiceBusClient(fully_qualified_namespace, credential, retry_total=0, **inside)
 
 
-async def _made(
+async def _create(
     fully_qualified_namespace: str, credential: Any, **kwargs: Any
 ) -> aio.PairedServiceBusClient:
-    """Made on the loop, where its locks and events belong."""
+    """Created on the loop, because its locks and events belong to the loop."""
     return aio.PairedServiceBusClient(fully_qualified_namespace, credential, **kwargs)
 
 
 class PairedServiceBusSender:
-    """``azure.servicebus.ServiceBusSender`` that goes round by the backlog during an outage."""
+    """``azure.servicebus.ServiceBusSender`` that sends to the backlog during an outage."""
 
-    def __init__(self, make: Callable[[], _SenderEnds]) -> None:
-        self._ends = Twin(make)
+    def __init__(self, make: Callable[[], _SenderParts]) -> None:
+        self._parts = Twin(make)
         paired = self._paired
         self.fully_qualified_namespace = paired.fully_qualified_namespace
         self.entity_name = paired.entity_name
 
     @property
     def _paired(self) -> aio.PairedServiceBusSender:
-        return self._ends().paired
+        return self._parts().paired
 
     @property
     def client_identifier(self) -> str:
@@ -234,12 +234,12 @@ class PairedServiceBusSender:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Send, and return once the primary or a backlog queue holds all of it."""
-        paired, direct = self._ends()
+        """Send, and return once the primary or a backlog queue has stored all messages."""
+        paired, direct = self._parts()
         if direct is None:
             PORTAL.call(paired.send_messages(message, timeout=timeout, **kwargs))
             return
-        # Written out, because every layer more is paid by every send (P0).
+        # Inlined, because every send pays for every layer (P0).
         if (
             type(message) is ServiceBusMessage
             and not kwargs
@@ -251,7 +251,7 @@ class PairedServiceBusSender:
                 if direct.send(message, timeout):
                     return
             except TwinbusError as error:
-                raise_in_words_of_the_sdk(error)
+                raise_sdk_error(error)
         PORTAL.call(paired.send_messages(message, timeout=timeout, **kwargs))
         if type(message) is ServiceBusMessage:
             direct.sent_by_loop(message)
@@ -264,7 +264,7 @@ class PairedServiceBusSender:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """Send messages that become visible later; see ``twinbus.azure.aio`` about cancelling."""
+        """Send scheduled messages; see ``twinbus.azure.aio`` about cancelling."""
         return PORTAL.call(
             self._paired.schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
         )
@@ -276,19 +276,19 @@ class PairedServiceBusSender:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Take scheduled messages back, as long as that is possible."""
+        """Cancel scheduled messages, as long as that is possible."""
         PORTAL.call(
             self._paired.cancel_scheduled_messages(sequence_numbers, timeout=timeout, **kwargs)
         )
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """An empty batch; also while the primary is away."""
+        """An empty batch, also while the primary is unreachable."""
         return PORTAL.call(self._paired.create_message_batch(max_size_in_bytes))
 
     def close(self) -> None:
-        if self._ends.is_inherited:
+        if self._parts.is_inherited:
             return
-        paired, direct = self._ends()
+        paired, direct = self._parts()
         if direct is not None:
             direct.close()
         PORTAL.call(paired.close())
@@ -305,22 +305,22 @@ class PairedServiceBusSender:
 
 
 class _AsyncCredential:
-    """A sync credential, for a client that awaits its tokens."""
+    """A sync credential for the async client, which awaits its tokens."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
 
     def __getattr__(self, name: str) -> Any:
-        # The SDK looks for ``token_type``, which tells a signature from an identity's token.
+        # The SDK reads ``token_type``, to distinguish a signature from the token of an identity.
         return getattr(self._credential, name)
 
     async def get_token(self, *scopes: str, **options: Any) -> Any:
-        # It goes over the network, and may start a program, before it returns.
+        # It uses the network, and may start a program.
         return await asyncio.to_thread(self._credential.get_token, *scopes, **options)
 
 
 def as_async_credential(credential: Any) -> Any:
-    """The same credential as the async client takes it."""
+    """The same credential for the async client."""
     if isinstance(credential, AzureSasCredential | AzureNamedKeyCredential):
         return credential
     if inspect.iscoroutinefunction(getattr(credential, "get_token", None)):

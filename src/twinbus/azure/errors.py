@@ -1,11 +1,11 @@
-"""Errors in the words of the SDK, so that an application's ``except`` clauses go on working.
+"""Errors as classes of the SDK, so that the ``except`` clauses of an application keep working.
 
-Rule 1: what the SDK raised is raised again as it was: a paired send of a healthy entity fails as
+Rule 1: an error of the SDK is raised again unchanged: a paired send to a healthy entity fails as
         an unpaired one would (P0).
-Rule 2: what only a pair can say becomes the nearest class of the SDK, with ours as the cause. So
-        does what the service said when it took a link away: the SDK calls that unknown, and learns
-        it from a second attempt.
-Rule 3: arguments that nobody could send (a reserved property name) stay ValueErrors.
+Rule 2: an error that only a pair can cause becomes the nearest class of the SDK, with ours as the
+        cause. So does the error with which the service detached a link: the SDK reports it as
+        unknown, and gets it only from a second attempt.
+Rule 3: arguments that no sender accepts (a reserved property name) stay ValueErrors.
 """
 
 from __future__ import annotations
@@ -66,33 +66,33 @@ CLASSES: Final[Mapping[type[TwinbusError], type[ServiceBusError]]] = {
 
 
 @contextmanager
-def in_words_of_the_sdk() -> Iterator[None]:
-    """Translate what a pair raises."""
+def sdk_errors() -> Iterator[None]:
+    """Raise errors of a pair as errors of the SDK."""
     try:
         yield
     except TwinbusError as error:
-        raise_in_words_of_the_sdk(error)
+        raise_sdk_error(error)
 
 
-def raise_in_words_of_the_sdk(error: TwinbusError) -> NoReturn:
-    """The same for one error, while it is handled."""
+def raise_sdk_error(error: TwinbusError) -> NoReturn:
+    """The same for one error, in its ``except`` clause."""
     if isinstance(error, ValueError):
         raise error
     original = error.__cause__
-    if isinstance(original, ServiceBusError) and not _is_known_better(error, original):
-        # Ours lets go of it: whoever follows causes would go round in a circle.
+    if isinstance(original, ServiceBusError) and not _is_more_specific(error, original):
+        # Remove it from ours: the chain of causes would be a circle.
         error.__cause__ = error.__context__ = None
         raise original from original.__cause__
-    raise translated(error) from error
+    raise to_sdk_error(error) from error
 
 
-def _is_known_better(error: TwinbusError, original: ServiceBusError) -> bool:
+def _is_more_specific(error: TwinbusError, original: ServiceBusError) -> bool:
     is_loss = isinstance(error, CommunicationError | LinkDetached)
     return not is_loss and condition_of(original) == "amqp:unknown-error"
 
 
-def translated(error: TwinbusError) -> ServiceBusError:
-    """The nearest error that an application of the SDK expects."""
+def to_sdk_error(error: TwinbusError) -> ServiceBusError:
+    """The nearest error class of the SDK."""
     for kind in type(error).__mro__:
         if kind in CLASSES:
             return CLASSES[kind](message=str(error))

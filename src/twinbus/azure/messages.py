@@ -1,9 +1,9 @@
-"""The SDK's messages as parcels, looked at as little as the rules allow.
+"""Adapts the messages and batches of the SDK for paired senders.
 
-Rule 1: messages and batches go to the SDK as they are; their bytes are made only for a detour, or
-        when a size comes near the limit (P0).
+Rule 1: messages and batches are passed to the SDK unchanged; they are encoded only for a diversion,
+        or if a size is near the limit (P0).
 Rule 2: reserved names and sizes are checked in every state (P12, P13).
-Rule 3: the caller's objects are as they were, also after scheduling.
+Rule 3: the caller's objects are unchanged, also after scheduling.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from twinbus.pairing.direct_sender import ONE_WRITE_BYTES_MAX
 from twinbus.pairing.send_execution import MessageAdapter
 
 SdkMessage: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage
-# A tuple is asked about faster than a union, and this is asked of every message.
+# isinstance() is faster with a tuple than with a union, and runs for every message.
 _SDK_MESSAGES: Final = (ServiceBusMessage, AmqpAnnotatedMessage)
 _TEXTS: Final = (str, bytes)
 
-# Everything of a message but its body, its texts and its application properties: section heads,
+# All of a message except its body, its texts and its application properties: section headers,
 # numbers and times; and the aliases.
 REST_BYTES_MAX: Final = 2_048
-# Encoding a property: its name, a constructor and a length; a value that is no text has 16 bytes
-# at most.
+# Encoding of a property: its name, a constructor and a length; a value that is not a text has at
+# most 16 bytes.
 PROPERTY_BYTES: Final = 32
 
 
 def as_sdk_message(message: Any) -> SdkMessage:
-    """A mapping stands for the arguments of a ServiceBusMessage, as in the SDK."""
+    """Accept a mapping as the arguments of a ServiceBusMessage, as the SDK does."""
     if isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage):
         return message
     if isinstance(message, Mapping):
@@ -49,31 +49,33 @@ def as_sdk_message(message: Any) -> SdkMessage:
 
 
 def to_outgoing_messages(message: Any) -> list[OutgoingMessage]:
-    """What send_messages() was given; empty for an empty list or batch."""
-    if type(message) is ServiceBusMessage:  # Nearly always; the rest costs a microsecond more.
-        return [_outgoing_message(message)]
+    """The argument of send_messages(); empty for an empty list or batch."""
+    if (
+        type(message) is ServiceBusMessage
+    ):  # Nearly always; the other cases cost a microsecond more.
+        return [_to_outgoing_message(message)]
     if isinstance(message, ServiceBusMessageBatch):
         return [OutgoingMessage(native=message)] if len(message) else []
-    return [_outgoing_message(each) for each in _listed(message)]
+    return [_to_outgoing_message(each) for each in _to_list(message)]
 
 
 def to_scheduled_messages(messages: Any, at: datetime) -> list[OutgoingMessage]:
-    """What schedule_messages() was given: copies, each with its time."""
-    return [OutgoingMessage(_encoded_with_schedule(each, at)) for each in _listed(messages)]
+    """The argument of schedule_messages(): copies, each with its schedule."""
+    return [OutgoingMessage(_encoded_with_schedule(each, at)) for each in _to_list(messages)]
 
 
-def _listed(messages: Any) -> list[SdkMessage]:
+def _to_list(messages: Any) -> list[SdkMessage]:
     is_one = isinstance(messages, ServiceBusMessage | AmqpAnnotatedMessage | Mapping)
     if is_one or not isinstance(messages, Iterable):
         return [as_sdk_message(messages)]
     return [as_sdk_message(each) for each in messages]
 
 
-def _outgoing_message(message: SdkMessage) -> OutgoingMessage:
+def _to_outgoing_message(message: SdkMessage) -> OutgoingMessage:
     return OutgoingMessage(native=message, encode=partial(encode_native, message))
 
 
-# -- what a paired sender asks --------------------------------------------------------------------
+# -- for paired senders ---------------------------------------------------------------------------
 
 
 def _unpack(outgoing_message: OutgoingMessage) -> list[bytes]:
@@ -110,8 +112,8 @@ SDK_MESSAGES: Final = MessageAdapter(_check, _unpack)
 
 
 def fits_one_write(message: ServiceBusMessage, limit_bytes: int) -> bool:
-    """Check a message (P12) and tell whether the SDK's blocking sender can hand it to the system
-    at once: it gives up on a write after 0.2 s, which says nothing about the entity."""
+    """Check a message (P12) and return whether the SDK's blocking sender can write it at once: it
+    ends a write after 0.2 s, which means nothing for the entity."""
     raw = message.raw_amqp_message
     properties = raw.application_properties or {}
     if properties:
@@ -121,8 +123,7 @@ def fits_one_write(message: ServiceBusMessage, limit_bytes: int) -> bool:
 
 
 def _head_bytes_max(raw: AmqpAnnotatedMessage, properties: Mapping[Any, Any]) -> float:
-    """No message of this kind has more before its body; infinite where that would be work to
-    tell."""
+    """Upper bound of the size without the body; infinite if it would take long to compute."""
     if raw.body_type is not AmqpMessageBodyType.DATA:
         return float("inf")
     if raw.annotations or raw.delivery_annotations or raw.footer:
@@ -148,7 +149,7 @@ def _body_bytes(raw: AmqpAnnotatedMessage) -> int:
 
 
 def _encoded_with_schedule(message: SdkMessage, at: datetime) -> bytes:
-    """The bytes of a copy that carries its time."""
+    """The encoded copy with its schedule."""
     if isinstance(message, AmqpAnnotatedMessage):
         message = ServiceBusMessage(None, raw_amqp_message=message)
     annotations = message.raw_amqp_message.annotations

@@ -1,13 +1,9 @@
-"""The options of pairing for the drop-in, and credentials of the SDK.
-
-What turns a stock client into a paired one: where the secondary is, and how to fail over.
+"""Pairing: the secondary and the options of a paired client; and the credentials of the SDK.
 
     PairedServiceBusClient.from_connection_string(text, pairing=Pairing(secondary=other_text))
-    PairedServiceBusClient.from_connection_string(text)     the environment has it all
+    PairedServiceBusClient.from_connection_string(text)     from the environment
 
-The SDK's credentials as ours, for what does not go through the SDK.
-
-Rule 1: the environment is read once, when a client is made without ``pairing``: the secondary
+Rule 1: the environment is read once, when a client is created without ``pairing``: the secondary
         (``twinbus.pairing.client.environment``) and the options
         (``twinbus.pairing.option_variables``).
 """
@@ -59,25 +55,25 @@ __all__ = ["SAS_TOKEN_TYPE", "Pairing", "token_source"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """The secondary of a paired client. The fields mean what they mean in
+    """The secondary of a paired client. The fields have the same meaning as in
     SendAvailabilityPairedNamespaceOptions."""
 
     secondary: str | None = field(default=None, repr=False)
-    """Its connection string; that of an embedded namespace, too."""
+    """Connection string of the secondary, which can be an embedded namespace."""
     secondary_fully_qualified_namespace: str | None = None
     secondary_credential: Any = field(default=None, repr=False)
-    """For a secondary by its host name: a credential of azure-identity."""
+    """Credential of azure-identity, for a secondary that is set by its host name."""
     secondary_driver: DriverName = "servicebus"
     backlog_queue_count: int = 10
     failover_interval: Interval = 0.0
-    """Unlike in pair_namespace() the first failure that survives a retry diverts (P26): an
-    application that changed one line does not expect a minute of errors."""
+    """Unlike in pair_namespace(), the first failure diverts if a retry fails as well (P26): an
+    application that has changed one line does not expect a minute of errors."""
     ping_primary_interval: Interval = ONE_MINUTE
     ping_mode: PingMode = "message"
     namespace_name: str | None = None
     enable_syphon: bool = False
     syphon: SyphonHosting = field(default_factory=SyphonHosting)
-    """Where it runs, when it is enabled: on Spark unless told."""
+    """Where the hosted syphon runs, if it is enabled; on Spark by default."""
     journal: str | os.PathLike[str] | None = None
     control: str | os.PathLike[str] | None = None
     on_event: Callable[[EventRecord], object] | None = None
@@ -86,27 +82,28 @@ class Pairing:
     rotation: RotationPolicy = field(default_factory=RotationPolicy)
     allow_lossy_backlog: bool = False
     require_secondary: bool = False
-    """Unlike that of the options: a client that works keeps working while the secondary, which it
-    did not need before, is unreachable (P19)."""
+    """Unlike in the options: a client that works without a secondary must keep working while the
+    secondary is unreachable (P19)."""
     allowed_destinations: tuple[str, ...] = ("*",)
     accept_owners: tuple[str, ...] = ()
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
     metering: str | Path | None = None
-    """A directory where what the client's sends do on both namespaces is counted; None: nowhere.
-    The stock receivers are not in it."""
+    """Directory for the operations log of sends, on both namespaces; None for no metering. The
+    receivers of the SDK are not counted."""
     audit: bool = False
-    """Whether to write down there, too, the id of each message that was sent."""
+    """Whether to write an audit log, with the id of each sent message, to the same directory."""
     keep_days: int | None = None
-    """Days after which files of the metering and lines of the journal go; None keeps them."""
+    """Days after which files of the metering and lines of the journal are deleted; None keeps
+    them."""
     operation_timeout: float = 60.0
-    """What a send may take when it is called without a timeout, in seconds."""
+    """Timeout in seconds of a send that is called without a timeout."""
 
     def __post_init__(self) -> None:
-        """Refuse what no pair can be made of, before anything is contacted."""
+        """Refuse invalid options, before a namespace is contacted."""
         checked_settings(self)
         checked_timeout_s(self.operation_timeout)
         check_keep_days(self.keep_days)
-        hint = "Give the connection string of the secondary namespace"
+        hint = "Pass the connection string of the secondary namespace"
         check_type("secondary", self.secondary, str, is_optional=True, hint=hint)
         if self.secondary is not None:
             parse_connection_string(self.secondary)
@@ -115,19 +112,19 @@ class Pairing:
             credential_of(self.secondary_credential)
         if self.secondary_driver not in get_args(DriverName):
             raise ConfigurationError(
-                f"secondary_driver is {self.secondary_driver!r:.40}",
+                f"Invalid value for secondary_driver: {self.secondary_driver!r:.40}",
                 hint="Use 'servicebus' or 'amqp'",
             )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], credential: object = None) -> Pairing:
-        """The secondary that the environment names, and the options that it sets (TWINBUS_PAIR_
-        and so on); ``credential`` is for a secondary by its host."""
+        """The secondary and the options that are set in the environment (TWINBUS_PAIR_ and so
+        on); ``credential`` is for a secondary that is set by its host name."""
         found = read_namespace(environment, "secondary")
         if found is None:
             raise ConfigurationError(
-                "a paired client does not know its secondary namespace",
-                hint=f"Give pairing=Pairing(secondary=...), or set {variables_of('secondary')[0]}",
+                "The secondary namespace of the paired client is not set",
+                hint=f"Pass pairing=Pairing(secondary=...), or set {variables_of('secondary')[0]}",
             )
         return cls(
             secondary=found.connection_string,
@@ -137,7 +134,7 @@ class Pairing:
         )
 
     def options(self) -> SendAvailabilityPairedNamespaceOptions:
-        """The pairing's own options, with a factory for the secondary."""
+        """The options for pair_namespace(), with a factory for the secondary."""
         factory, manager = self._secondary()
         return SendAvailabilityPairedNamespaceOptions(
             manager,
@@ -174,9 +171,9 @@ class Pairing:
         host = self.secondary_fully_qualified_namespace
         if host is None or self.secondary_credential is None:
             raise ConfigurationError(
-                "a pairing names no secondary namespace, or no credential for it",
-                hint="Give secondary=<connection string>, or "
-                "secondary_fully_qualified_namespace with secondary_credential",
+                "The pairing has no secondary namespace, or no credential for it",
+                hint="Set secondary to a connection string, or "
+                "secondary_fully_qualified_namespace and secondary_credential",
             )
         return (
             MessagingFactory(host, self.secondary_credential, driver=self.secondary_driver),
@@ -184,15 +181,15 @@ class Pairing:
         )
 
 
-def pairing_given(given: object, credential: object) -> Pairing:
-    """What a client was given as ``pairing``, or what the environment says where it is None."""
-    if given is None:
+def resolve_pairing(pairing: object, credential: object) -> Pairing:
+    """The argument ``pairing`` of a client, or a pairing from the environment if it is None."""
+    if pairing is None:
         return Pairing.from_environment(os.environ, credential)
-    if isinstance(given, Pairing):
-        return given
+    if isinstance(pairing, Pairing):
+        return pairing
     raise ConfigurationError(
-        f"pairing must be a twinbus.azure.Pairing, got {type_shown(given)}",
-        hint="Give pairing=Pairing(secondary=<connection string>)",
+        f"The argument pairing must be a twinbus.azure.Pairing, got {type_shown(pairing)}",
+        hint="Pass pairing=Pairing(secondary=<connection string>)",
     )
 
 
@@ -200,12 +197,12 @@ def _as_timedelta(interval: Interval) -> timedelta:
     return interval if isinstance(interval, timedelta) else timedelta(seconds=interval)
 
 
-# How the SDK marks the credentials that it makes of a connection string.
+# The token type of credentials that the SDK creates from a connection string.
 SAS_TOKEN_TYPE = b"servicebus.windows.net:sastoken"
 
 
 def token_source(credential: Any) -> Credential:
-    """The same credential, asked for a token of one resource."""
+    """A credential of the SDK as one of ours, for requests that do not use the SDK."""
     if isinstance(credential, AzureNamedKeyCredential):
         return SharedKey(*credential.named_key)
     if isinstance(credential, AzureSasCredential):

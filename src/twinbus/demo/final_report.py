@@ -1,12 +1,12 @@
-"""The end of the demo, on Spark: what the outage cost, and whether the books of the logs close.
+"""The final report of the demo, on Spark: the cost of the outage, and the reconciliation.
 
     python -m twinbus.demo.final_report DIR   starts Spark, waits for a line, reads the logs in DIR
 
-It leaves ``cost.html``, ``cost.json`` and ``books.json`` in DIR, and says what they come to.
+It writes ``cost.html``, ``cost.json`` and ``books.json`` to DIR, and prints a FinalReport as JSON.
 
-Rule 1: it is a process of its own with one Spark session for both questions, which starts while the
-        outage lasts: nobody waits for Spark.
-Rule 2: prices are those beyond what a month includes: within it every outage would be free.
+Rule 1: it runs in its own process with one Spark session for both reports, which starts during the
+        outage: the demo does not wait for Spark.
+Rule 2: operations that a month includes are not deducted: with them every outage would be free.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twinbus.cost.reconciliation import Reconciliation
     from twinbus.cost.report import CostReport
 
-__all__ = ["Closing", "FinalReport", "cost_of", "reconcile_demo"]
+__all__ = ["FinalReport", "FinalReportProcess", "create_cost_report", "reconcile_demo"]
 
 PRICES: Final = "standard"
 ANSWER_S_MAX: Final = 180.0
@@ -41,40 +41,40 @@ _GO: Final = b"go\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalReport:
-    """What the logs come to."""
+    """The results of both reports."""
 
     operations: int
-    """Billable ones, of both namespaces."""
+    """Billable operations on both namespaces."""
     cost: float
-    """Of the outage: what the same messages would not have cost without it."""
+    """Cost of the outage: the operations that it has added."""
     currency: str
-    does_close: bool
+    is_reconciled: bool
     verdict: str
-    """A sentence about the books."""
+    """The result of the reconciliation, as a sentence."""
 
 
-class Closing:
-    """The process, for the story."""
+class FinalReportProcess:
+    """Starts and queries the process of the final report."""
 
     def __init__(self, files: Files) -> None:
         self._directory = files.directory
-        self._child = DemoProcess("the last act", files / "closing.log")
+        self._child = DemoProcess("Final report", files / "closing.log")
 
     async def start(self) -> None:
-        """Start Spark, and wait to be asked."""
+        """Start the process, which starts Spark and waits."""
         await self._child.start([__name__, str(self._directory)], {})
 
     async def answer(self) -> FinalReport:
-        """Ask now: the logs are complete."""
-        said = await self._child.answer(_GO, within_s=ANSWER_S_MAX)
-        return FinalReport(**json.loads(said))
+        """Request the reports: the logs are complete."""
+        output = await self._child.answer(_GO, within_s=ANSWER_S_MAX)
+        return FinalReport(**json.loads(output))
 
     async def close(self) -> None:
         await self._child.close()
 
 
 def main(directory: Path) -> None:
-    """Start Spark, wait for a line, and answer."""
+    """Start Spark, wait for a line, and print the report."""
     files = Files(directory)
     with translate_spark_errors():
         spark = local_session("twinbus demo", fast_start=True, finds_sources=False)
@@ -82,48 +82,48 @@ def main(directory: Path) -> None:
             _prepare()
             if sys.stdin.buffer.readline() != _GO:
                 return
-            # At once: what one plans the other can compute meanwhile.
+            # In parallel: one is planned while the other is computed.
             with ThreadPoolExecutor(2) as both:
-                asked = (
-                    both.submit(cost_of, spark, files),
+                futures = (
+                    both.submit(create_cost_report, spark, files),
                     both.submit(reconcile_demo, spark, files),
                 )
-                report, books = asked[0].result(), asked[1].result()
+                report, reconciliation = futures[0].result(), futures[1].result()
         finally:
             spark.stop()
-    closed = FinalReport(
+    final = FinalReport(
         operations=report.total.units,
         cost=float(sum(pair.cost for pair in report.pairs)),
         currency=report.prices.currency,
-        does_close=books.closes is True,
-        verdict=books.verdict,
+        is_reconciled=reconciliation.closes is True,
+        verdict=reconciliation.verdict,
     )
-    sys.stdout.write(json.dumps(asdict(closed)) + "\n")
+    sys.stdout.write(json.dumps(asdict(final)) + "\n")
 
 
 def _prepare() -> None:
-    """Load what the answers need, while nobody waits."""
+    """Import what the reports need, while the outage lasts."""
     import twinbus.cost.html.page
     import twinbus.spark.cost_report.report  # noqa: F401
 
 
-def cost_of(spark: SparkSession, files: Files) -> CostReport:
-    """What it cost, by the logs of the brokers; it is written down, too."""
+def create_cost_report(spark: SparkSession, files: Files) -> CostReport:
+    """The cost by the logs of the brokers; also written to files."""
     from twinbus.cost.html.page import render
     from twinbus.spark.cost_report.report import ReportRequest, cost_report
 
     prices = load_prices(PRICES)
-    asked = ReportRequest(
+    request = ReportRequest(
         prices=prices, by=("namespace", "operation"), month_already=prices.included
     )
-    report = cost_report(spark, [files.logs], asked, state=files / "cost").report
-    files.note("cost.json", asdict(report))
+    report = cost_report(spark, [files.logs], request, state=files / "cost").report
+    files.write_json("cost.json", asdict(report))
     (files / "cost.html").write_text(render(report), encoding="utf-8")
     return report
 
 
 def reconcile_demo(spark: SparkSession, files: Files) -> Reconciliation:
-    """Where every message is, by the logs of everybody; it is written down, too."""
+    """The state of every message, by all logs; also written to a file."""
     from twinbus.spark.reconciliation.reconcile import Sources, reconcile
 
     sources = Sources(
@@ -133,9 +133,9 @@ def reconcile_demo(spark: SparkSession, files: Files) -> Reconciliation:
         receipts=files.receipts,
         journal=files.journal,
     )
-    answer = reconcile(spark, sources, pair=PRIMARY)
-    files.note("books.json", answer.to_json())
-    return answer
+    reconciliation = reconcile(spark, sources, pair=PRIMARY)
+    files.write_json("books.json", reconciliation.to_json())
+    return reconciliation
 
 
 if __name__ == "__main__":

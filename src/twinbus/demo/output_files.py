@@ -1,14 +1,14 @@
-"""Where the demo writes: a directory of the user's, or one that is gone afterwards.
+"""The files of one run, in a directory of the user or a temporary one.
 
-east, west        the brokers' data; east.log and west.log what they said
-logs/east, west   what the brokers counted (operations) and saw (audit)
-client            the same, by the application; application.log what it said
-journal.jsonl     what happened in the pair
-receipts          what the syphon did with each message; syphon its state
-counters.json     what the brokers themselves had counted at the end
-cost.html         what it cost, as a page; cost.json the same for programs
-books.json        where every message is
-result.json       what came of it all
+east, west        data of the brokers; east.log and west.log their standard error output
+logs/east, west   operations and audit logs of the brokers
+client            operations and audit logs of the application; application.log its log
+journal.jsonl     journal of the pair
+receipts          receipts of the syphon; syphon its state directory
+counters.json     counters of the brokers at the end
+cost.html         cost report as a page; cost.json the same for programs
+books.json        reconciliation: the state of every message
+result.json       result of the demo
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from twinbus.errors import ConfigurationError
 
-__all__ = ["Files", "opened_files"]
+__all__ = ["Files", "open_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,15 @@ class Files:
     def receipts(self) -> Path:
         return self / "receipts"
 
-    def note(self, name: str, facts: Any) -> None:
-        """Write a file of JSON; what JSON does not know becomes text."""
+    def write_json(self, name: str, facts: Any) -> None:
+        """Write a JSON file; values without a JSON type become text."""
         (self / name).write_text(json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 @contextmanager
-def opened_files(keep: Path | None) -> Iterator[Files]:
-    """Where to write; without ``keep`` it is all removed at the end of the block."""
-    directory = Path(tempfile.mkdtemp(prefix="twinbus-demo-")) if keep is None else _kept(keep)
+def open_files(keep: Path | None) -> Iterator[Files]:
+    """The files of a run; without ``keep`` they are deleted at the end of the block."""
+    directory = Path(tempfile.mkdtemp(prefix="twinbus-demo-")) if keep is None else _create(keep)
     try:
         with _log_in(directory / "application.log"):
             yield Files(directory)
@@ -70,25 +70,26 @@ def opened_files(keep: Path | None) -> Iterator[Files]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _kept(directory: Path) -> Path:
+def _create(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_used = any(directory.iterdir())
     except OSError as error:
         raise ConfigurationError(
-            f"--keep {str(directory)!r} cannot be used: {error.strerror}",
-            hint="Choose a directory in which you may write",
+            f"Directory {str(directory)!r} of --keep cannot be written: {error.strerror}",
+            hint="Choose a directory that you may write",
         ) from error
     if is_used:
         raise ConfigurationError(
-            f"--keep {str(directory)!r} is not empty", hint="Choose a new directory"
+            f"Directory {str(directory)!r} of --keep is not empty",
+            hint="Choose a new or an empty directory",
         )
     return directory.absolute()
 
 
 @contextmanager
 def _log_in(path: Path) -> Iterator[None]:
-    """What the library says goes there, and not between the lines of the story."""
+    """Send the log of twinbus to a file, and not to the terminal."""
     handler, logger = logging.FileHandler(path), logging.getLogger("twinbus")
     logger.addHandler(handler)
     before, logger.propagate = logger.propagate, False

@@ -1,15 +1,9 @@
-"""The processes of the demo: brokers and the syphon.
+"""The processes of the demo: two brokers (``twinbus serve``) and the syphon (``twinbus syphon``).
 
-A program that the demo starts: its log, its last words, and its end.
-
-The two brokers of the demo, as processes (``twinbus serve``).
-
-The syphon of the demo: ``twinbus syphon``, a process of its own that runs on Spark.
-
-Rule 1: keys travel in the environment, never on a command line.
+Rule 1: keys are passed in the environment, never on a command line.
 Rule 2: only processes that were started here are signalled, by their own id.
-Rule 3: it is started early, because Spark takes seconds, and paused as soon as it is up: a syphon
-        that knocks at a primary that is away does so with longer and longer pauses.
+Rule 3: the syphon starts early, because Spark takes seconds, and is paused as soon as it runs:
+        otherwise it would try the unreachable primary at longer and longer intervals.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ LOG_CHARACTERS_SHOWN: Final = 2_000
 
 
 class DemoProcess:
-    """One process, named in a sentence: ``the syphon``."""
+    """One process; ``name`` is its name in error messages."""
 
     def __init__(self, name: str, log_path: Path) -> None:
         self.name = name
@@ -63,30 +57,29 @@ class DemoProcess:
             )
 
     def check(self) -> None:
-        """Raise when it is not running any more."""
+        """Raise an error if the process has ended."""
         if self._running().returncode is not None:
-            raise self._trouble()
+            raise self._exit_error()
 
     async def answer(
-        self, question: bytes = b"", *, ends_by: signal.Signals | None = None, within_s: float
+        self, request: bytes = b"", *, ends_by: signal.Signals | None = None, within_s: float
     ) -> bytes:
-        """What it says on its standard output until it ends, after a question or a signal."""
+        """Its standard output until it ends, after a request on standard input or a signal."""
         process = self._running()
         if ends_by is not None and process.returncode is None:
             process.send_signal(ends_by)
         try:
-            said, _ = await asyncio.wait_for(process.communicate(question), within_s)
+            output, _ = await asyncio.wait_for(process.communicate(request), within_s)
         except TimeoutError:
-            said_last = self._last_words()
             raise TwinbusError(
-                f"{self.name} did not end within {within_s:.0f} s: {said_last}"
+                f"{self.name}: did not end within {within_s:.0f} s: {self._log_end()}"
             ) from None
         if process.returncode:
-            raise self._trouble()
-        return said
+            raise self._exit_error()
+        return output
 
     async def close(self) -> None:
-        """End it, whatever state it is in."""
+        """Kill the process if it is running."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -95,21 +88,21 @@ class DemoProcess:
         assert self._process is not None, f"{self.name} was not started"
         return self._process
 
-    def _trouble(self) -> TwinbusError:
+    def _exit_error(self) -> TwinbusError:
         code = self._running().returncode
-        return TwinbusError(f"{self.name} has ended with {code}: {self._last_words()}")
+        return TwinbusError(f"{self.name}: ended with exit code {code}: {self._log_end()}")
 
-    def _last_words(self) -> str:
-        said = self._log_path.read_text(errors="replace")[-LOG_CHARACTERS_SHOWN:].strip()
-        return said or "it said nothing"
+    def _log_end(self) -> str:
+        log = self._log_path.read_text(errors="replace")[-LOG_CHARACTERS_SHOWN:].strip()
+        return log or "the log is empty"
 
 
-# The demo writes a few megabytes: a disk that is nearly full is no reason to refuse it.
+# The demo writes a few megabytes: it must also run on a nearly full disk.
 DISK_FREE_MB: Final = 16
 
 
 class DemoBrokers:
-    """A primary and a secondary."""
+    """The brokers of the primary and the secondary."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -126,37 +119,37 @@ class DemoBrokers:
         )
 
     @property
-    def brokers(self) -> tuple[BrokerProcessHandle, BrokerProcessHandle]:
+    def both(self) -> tuple[BrokerProcessHandle, BrokerProcessHandle]:
         return self.primary, self.secondary
 
     @property
     def addresses(self) -> dict[str, str]:
         """Connection strings, by namespace."""
-        return {broker.namespace: broker.connection_string for broker in self.brokers}
+        return {broker.namespace: broker.connection_string for broker in self.both}
 
     async def start(self) -> None:
         """Start both brokers at once."""
-        await asyncio.gather(*(asyncio.to_thread(broker.start) for broker in self.brokers))
+        await asyncio.gather(*(asyncio.to_thread(broker.start) for broker in self.both))
 
     async def stop(self) -> None:
-        """Let both brokers end what they do, and close their logs."""
-        await asyncio.gather(*(asyncio.to_thread(broker.stop) for broker in self.brokers))
+        """Stop both brokers, so that their logs are complete."""
+        await asyncio.gather(*(asyncio.to_thread(broker.stop) for broker in self.both))
 
     def close(self) -> None:
-        for broker in self.brokers:
+        for broker in self.both:
             broker.close()
 
     async def counters(self) -> dict[str, Any]:
-        """What each broker has counted since it started, in its own words."""
+        """The operations that each broker has counted since its start."""
         return {
             broker.namespace: await asyncio.to_thread(
                 broker.admin, "GET", f"/namespaces/{broker.namespace}/operations"
             )
-            for broker in self.brokers
+            for broker in self.both
         }
 
     async def waiting(self) -> int:
-        """Messages on the primary that nobody has received yet."""
+        """Messages on the primary that are not received yet."""
         return await asyncio.to_thread(self._waiting)
 
     def _waiting(self) -> int:
@@ -168,7 +161,7 @@ class DemoBrokers:
         return count
 
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 END_S_MAX: Final = 60.0
 
 
@@ -178,11 +171,11 @@ class SyphonProcess:
     def __init__(self, files: Files) -> None:
         self._state = StateDir(files / "syphon")
         self._receipts = files.receipts
-        self._child = DemoProcess("the syphon", files / "syphon.log")
+        self._child = DemoProcess("Syphon", files / "syphon.log")
         self._pausing: asyncio.Task[None] | None = None
 
     async def start(self, addresses: Mapping[str, str]) -> None:
-        """Start it; it is paused once it is up."""
+        """Start the syphon; it is paused once it runs."""
         await self._child.start(
             [
                 *("twinbus", "syphon", "--output", "json"),
@@ -194,22 +187,22 @@ class SyphonProcess:
                 "SERVICEBUS_SECONDARY_CONNECTION_STRING": addresses[SECONDARY],
             },
         )
-        self._pausing = asyncio.create_task(self._pause_once_up())
+        self._pausing = asyncio.create_task(self._pause_once_running())
 
-    async def _pause_once_up(self) -> None:
+    async def _pause_once_running(self) -> None:
         while self.status.doing == "starting":
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         self._set_paused(True)
         while self.status.doing != "paused":
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is up, and paused."""
+        """Whether it runs, and is paused."""
         return self._pausing is not None and self._pausing.done()
 
     def resume(self) -> None:
-        """Bring home what waits."""
+        """Move the backlog to the primary."""
         self._set_paused(False)
 
     def _set_paused(self, is_paused: bool) -> None:
@@ -217,25 +210,25 @@ class SyphonProcess:
 
     @property
     def status(self) -> Status:
-        """What it told last."""
+        """Its last status."""
         return self._state.status() or Status()
 
     @property
     def moved(self) -> int:
-        """Messages that it has brought home, as it told last."""
+        """Messages that it has moved, by its last status."""
         return self.status.counts.get("moved", 0)
 
     def check(self) -> None:
-        """Raise when it is not running any more."""
+        """Raise an error if the process has ended."""
         self._child.check()
 
     async def end(self) -> int:
-        """Let it finish what it is doing; the messages that it has brought home."""
-        said = await self._child.answer(ends_by=signal.SIGTERM, within_s=END_S_MAX)
-        return int(json.loads(said)["moved"])
+        """Stop the syphon; returns the number of messages that it has moved."""
+        output = await self._child.answer(ends_by=signal.SIGTERM, within_s=END_S_MAX)
+        return int(json.loads(output)["moved"])
 
     async def close(self) -> None:
-        """End it, whatever state it is in."""
+        """Kill the process if it is running."""
         if self._pausing is not None:
             self._pausing.cancel()
         await self._child.close()

@@ -1,18 +1,15 @@
 """The scenario of the demo, the check of its deliveries, and its result.
 
-What the demo does: where messages go, how many, for how long.
+    attempted --acknowledged--> expected at every destination of its entity --arrived--> delivered
+        '-----failed-----> may still arrive
 
-What came of the demo: for people, and as one JSON object for programs.
-
-Who sent what, what arrived where, and what is missing.
-
-    attempted --acknowledged--> expected in every place of its entity --arrived--> delivered
-        '-----failed-----> may arrive all the same
-
-Rule 1: one seed, the same messages: their sizes and contents, and the moment of the kill.
-Rule 2: a message is delivered when it has arrived in every place: a topic's in each subscription.
-Rule 3: lost is what was acknowledged and is not delivered. Unexpected is what nobody sent there.
-Rule 4: no clock and no network here; moments come in as arguments.
+Rule 1: the same seed gives the same messages, with their sizes and contents, and the same time of
+        the kill.
+Rule 2: a message is delivered when it has arrived at every destination: for a topic, in each
+        subscription.
+Rule 3: a message is lost if it was acknowledged and not delivered. It is unexpected if it arrives
+        where it was not sent.
+Rule 4: this module uses no clock and no network; times are arguments.
 """
 
 from __future__ import annotations
@@ -52,9 +49,9 @@ DESTINATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     **{queue: (queue,) for queue in QUEUES},
     TOPIC: tuple(f"{TOPIC}/subscriptions/{name}" for name in SUBSCRIPTIONS),
 }
-"""Where a message to an entity arrives: the queue itself, or every subscription of the topic."""
+"""The destinations of each entity: the queue itself, or every subscription of the topic."""
 
-# Beyond this the demo measures this program and no longer the pair.
+# Above this the demo would measure this program and not the pair.
 RATE_MAX: Final = 2_000.0
 OUTAGE_S_MAX: Final = 600.0
 _BODY_BYTES: Final = (100, 2_000)
@@ -62,26 +59,26 @@ _BODY_BYTES: Final = (100, 2_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoScenario:
-    """One run."""
+    """The options of one run."""
 
     seed: int = 1
     outage_s: float = 20.0
-    """From the kill to the moment when the primary is started again."""
+    """From the kill until the primary is started again."""
     rate_per_s: float = 200.0
-    """Messages a second, all entities together."""
+    """Messages per second, to all entities together."""
     calm_s: float = 6.0
-    """How long everything is well before the kill, about."""
+    """Approximate time before the kill."""
 
     def __post_init__(self) -> None:
         _check("--outage", self.outage_s, 1.0, OUTAGE_S_MAX, "seconds")
-        _check("--rate", self.rate_per_s, 1.0, RATE_MAX, "messages a second")
+        _check("--rate", self.rate_per_s, 1.0, RATE_MAX, "messages per second")
 
     @property
     def kill_after_s(self) -> float:
         return self.calm_s + Random(f"{self.seed}-kill").random()
 
     def bodies(self, entity: str) -> Iterator[bytes]:
-        """What is sent to one entity, for ever."""
+        """The bodies of the messages to one entity, without end."""
         chance = Random(f"{self.seed}-{entity}")
         while True:
             yield chance.randbytes(chance.randint(*_BODY_BYTES))
@@ -90,13 +87,13 @@ class DemoScenario:
 def _check(name: str, value: float, low: float, high: float, unit: str) -> None:
     if not (math.isfinite(value) and low <= value <= high):
         raise ConfigurationError(
-            f"{name} is {value:g} {unit}", hint=f"Use {low:g} to {high:g} {unit}"
+            f"Invalid value for {name}: {value:g} {unit}", hint=f"Use {low:g} to {high:g} {unit}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The closed books."""
+    """The result of one run."""
 
     sent: int
     delivered: int
@@ -109,18 +106,19 @@ class Result:
     drained: int
     drain_messages_per_second: float
     operations: int
-    """Billable ones, of both namespaces."""
+    """Billable operations on both namespaces."""
     cost: float
-    """What the outage cost on top of the messages themselves."""
+    """Cost of the outage: the operations that it has added."""
     currency: str
-    does_close: bool
-    """Whether the books that Spark made of the logs close, too."""
+    is_reconciled: bool
+    """Whether the reconciliation of the logs, on Spark, finds every message."""
     verdict: str
+    """The result of the reconciliation, as a sentence."""
 
     @property
     def is_good(self) -> bool:
-        """Whether everything that was promised has happened."""
-        wrong = self.lost or self.unexpected or self.failed_sends or not self.does_close
+        """Whether every message was delivered and no send failed."""
+        wrong = self.lost or self.unexpected or self.failed_sends or not self.is_reconciled
         return bool(self.delivered) and not wrong
 
     def to_json(self) -> dict[str, Any]:
@@ -144,41 +142,41 @@ class Result:
             ("sent", f"{self.sent:,}"),
             ("delivered", f"{self.delivered:,}"),
             ("lost", f"{len(self.lost):,}"),
-            ("delivered twice", f"{self.duplicates:,}"),
-            ("from nowhere", f"{len(self.unexpected):,}"),
+            ("duplicates", f"{self.duplicates:,}"),
+            ("unexpected", f"{len(self.unexpected):,}"),
             ("failed sends", f"{self.failed_sends:,}"),
             ("failover", f"{self.failover_seconds:.2f} s"),
-            ("brought home by the syphon", f"{self.drained:,}"),
-            ("at", f"{self.drain_messages_per_second:,.0f} messages a second"),
+            ("moved by the syphon", f"{self.drained:,}"),
+            ("drain rate", f"{self.drain_messages_per_second:,.0f} messages per second"),
             ("billable operations", f"{self.operations:,}"),
             ("cost of the outage", f"{money(Decimal(str(self.cost)))} {self.currency}"),
-            ("the logs", self.verdict),
+            ("reconciliation", self.verdict),
         ]
 
 
 class DeliveryCheck:
-    """The counts of one run, message by message."""
+    """Which messages were sent, and which have arrived where."""
 
     def __init__(self, destinations: Mapping[str, tuple[str, ...]]) -> None:
         self._destinations = destinations
         self._attempted: dict[str, set[str]] = {entity: set() for entity in destinations}
         self._acknowledged: dict[str, set[str]] = {entity: set() for entity in destinations}
-        self._detoured: dict[str, set[str]] = {entity: set() for entity in destinations}
+        self._diverted: dict[str, set[str]] = {entity: set() for entity in destinations}
         self._arrived: dict[str, Counter[str]] = {
             place: Counter() for places in destinations.values() for place in places
         }
         self.failed_sends = 0
-        """Messages whose send ended with an error."""
+        """Messages whose send has failed."""
 
-    # -- what happens -------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------
 
     def attempt(self, entity: str, ids: Iterable[str]) -> None:
         self._attempted[entity].update(ids)
 
-    def acknowledge(self, entity: str, ids: Iterable[str], *, is_detoured: bool) -> None:
+    def acknowledge(self, entity: str, ids: Iterable[str], *, is_diverted: bool) -> None:
         self._acknowledged[entity].update(ids)
-        if is_detoured:
-            self._detoured[entity].update(ids)
+        if is_diverted:
+            self._diverted[entity].update(ids)
 
     def fail(self, count: int) -> None:
         self.failed_sends += count
@@ -186,7 +184,7 @@ class DeliveryCheck:
     def arrive(self, place: str, message_id: str) -> None:
         self._arrived[place][message_id] += 1
 
-    # -- what came of it ----------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------
 
     @property
     def sent(self) -> int:
@@ -194,23 +192,23 @@ class DeliveryCheck:
         return sum(map(len, self._acknowledged.values()))
 
     @property
-    def detoured(self) -> int:
+    def messages_diverted(self) -> int:
         """Messages that were acknowledged while their entity was diverted."""
-        return sum(map(len, self._detoured.values()))
+        return sum(map(len, self._diverted.values()))
 
     @property
     def diverted_missing(self) -> int:
-        """Of these, messages that have not arrived yet."""
-        return sum(len(self._missing(entity, ids)) for entity, ids in self._detoured.items())
+        """Diverted messages that have not arrived yet."""
+        return sum(len(self._missing(entity, ids)) for entity, ids in self._diverted.items())
 
     @property
     def copies(self) -> int:
-        """Everything that arrived, whatever it was."""
+        """All messages that have arrived, duplicates included."""
         return sum(counter.total() for counter in self._arrived.values())
 
     @property
     def lost(self) -> list[str]:
-        """The ids of what was acknowledged and has not arrived everywhere."""
+        """The ids of messages that were acknowledged and have not arrived at every destination."""
         return sorted(
             message_id
             for entity, ids in self._acknowledged.items()
@@ -223,12 +221,12 @@ class DeliveryCheck:
 
     @property
     def duplicates(self) -> int:
-        """Copies beyond the first in a place."""
+        """Copies after the first at a destination."""
         return sum(counter.total() - len(counter) for counter in self._arrived.values())
 
     @property
     def unexpected(self) -> list[str]:
-        """The ids of what arrived where nobody had sent it."""
+        """The ids of messages that have arrived where they were not sent."""
         return sorted(
             message_id
             for entity, places in self._destinations.items()

@@ -1,20 +1,18 @@
-"""What the demo shows: a live screen, or plain lines.
+"""The output of the demo: a live screen, or plain lines.
 
-What the demo tells while it runs.
-
-The demo on a terminal: the story scrolls by, and below it a picture shows how things are.
+On a terminal the events scroll by, and a panel below them shows the current state.
 
     application ──▶ ● east   primary     DOWN
-         └────────▶ ● west   secondary   3,412 messages wait in its backlog
+         └────────▶ ● west   secondary   3,412 messages in the backlog
 
     sent      ▆▇▇▇▇▇▇▇▇▇▇▇    4,612   0 failed
     received  ▆▇▇▇            1,200
-    backlog        ▁▂▃▅▆▇█    3,412   0 home again
+    backlog        ▁▂▃▅▆▇█    3,412   0 moved
 
-Rule 1: the story says sentences and shows views; it does not know what becomes of them. Another
-        screen, for instance one that is drawn again and again, needs these two methods only.
-Rule 2: a column of a curve is a second; those in which the primary was down are red.
-Rule 3: on a terminal that cannot draw, or when somebody else reads, there are plain lines.
+Rule 1: the demo prints sentences and shows views through Screen; another screen needs only these
+        two methods.
+Rule 2: a column of a curve is a second; seconds in which the primary was down are red.
+Rule 3: without a terminal that can draw, the output is plain lines.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ __all__ = [
     "Screen",
     "View",
     "curve",
+    "open_screen",
     "picture",
-    "screen_here",
 ]
 
 VIEW_INTERVAL_S: Final = 5.0
@@ -51,32 +49,32 @@ VIEW_INTERVAL_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How things are at one moment."""
+    """The state at one moment."""
 
     is_primary_up: bool
     sent: int
     failed_sends: int
     arrived: int
-    """Copies that receivers got."""
+    """Messages that receivers got, including those of each subscription."""
     diverted: tuple[str, ...]
-    """Entities whose messages go to the backlog."""
-    detoured: int
-    """Messages that went there so far."""
+    """Diverted entities."""
+    messages_diverted: int
+    """Messages that were sent to the backlog so far."""
     moved: int
-    """Messages that the syphon brought home so far."""
+    """Messages that the syphon has moved to the primary so far."""
     pings: int
     syphon: str
-    """What it does, in its own word."""
+    """Its status word."""
 
 
 class Screen(Protocol):
-    """Where the story is told."""
+    """The output of the demo."""
 
-    def say(self, sentence: str) -> None:
-        """Something happened."""
+    def print_line(self, sentence: str) -> None:
+        """Print an event."""
 
     def show(self, view: View) -> None:
-        """How things are; several times a second."""
+        """Show the current state; called several times a second."""
 
 
 class PlainScreen:
@@ -87,7 +85,7 @@ class PlainScreen:
         self._began_s = time.monotonic()
         self._shown_s = self._began_s
 
-    def say(self, sentence: str) -> None:
+    def print_line(self, sentence: str) -> None:
         print(f"{time.monotonic() - self._began_s:5.1f} s  {sentence}", file=self._file, flush=True)
 
     def show(self, view: View) -> None:
@@ -96,11 +94,11 @@ class PlainScreen:
             return
         self._shown_s = now_s
         parts = [f"sent {view.sent:,} ({view.failed_sends:,} failed)", f"received {view.arrived:,}"]
-        if view.detoured:
-            parts.append(f"by the backlog {view.detoured:,}, home again {view.moved:,}")
+        if view.messages_diverted:
+            parts.append(f"diverted {view.messages_diverted:,}, moved {view.moved:,}")
         if view.diverted:
             parts.append(f"pings {view.pings:,}")
-        self.say(f"    {' · '.join(parts)}")
+        self.print_line(f"    {' · '.join(parts)}")
 
 
 _BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -114,7 +112,7 @@ _WIDTH_MAX: Final = 110
 
 @dataclass(slots=True)
 class RateHistory:
-    """What came and went in each second so far."""
+    """The numbers of each second so far."""
 
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
@@ -125,7 +123,7 @@ class RateHistory:
     _received_before: int = 0
 
     def add(self, view: View, elapsed_s: float) -> None:
-        """Take one view into the second that it belongs to."""
+        """Add one view to the second that it belongs to."""
         second = int(elapsed_s)
         if second > self._second:
             if self._second >= 0:
@@ -137,17 +135,17 @@ class RateHistory:
             self.was_up.append(True)
         self.sent[-1] = view.sent - self._sent_before
         self.received[-1] = view.arrived - self._received_before
-        self.waiting[-1] = waiting_of(view)
+        self.waiting[-1] = backlog_size(view)
         self.was_up[-1] = self.was_up[-1] and view.is_primary_up
 
 
-def waiting_of(view: View) -> int:
-    """Messages that are in the backlog."""
-    return max(0, view.detoured - view.moved)
+def backlog_size(view: View) -> int:
+    """Messages in the backlog."""
+    return max(0, view.messages_diverted - view.moved)
 
 
 def curve(values: Sequence[int], width: int, was_up: Sequence[bool] = ()) -> Text:
-    """The last values as bars, the highest of all as a full one; something is never nothing."""
+    """The last values as bars, relative to the highest; a value above 0 is always visible."""
     highest = max(values, default=0)
     drawn = Text(no_wrap=True)
     marks = list(was_up) or [True] * len(values)
@@ -159,12 +157,12 @@ def curve(values: Sequence[int], width: int, was_up: Sequence[bool] = ()) -> Tex
 
 
 def picture(view: View, history: RateHistory, elapsed_s: float, width: int) -> Panel:
-    """How things are, as wide as ``width``."""
+    """The panel with the current state, at most ``width`` wide."""
     narrow, wide = _CURVE_WIDTH
     bars = max(narrow, min(wide, width - _BESIDE_CURVE))
     return Panel(
-        Group(_flow(view), Text(), _curves(view, history, bars), Text(), _also(view)),
-        title="twinbus: an outage, from beginning to end",
+        Group(_flow(view), Text(), _curves(view, history, bars), Text(), _status_line(view)),
+        title="twinbus: a complete outage",
         title_align="left",
         subtitle=f"{elapsed_s:.0f} s",
         subtitle_align="right",
@@ -176,18 +174,18 @@ def picture(view: View, history: RateHistory, elapsed_s: float, width: int) -> P
 
 def _flow(view: View) -> Table:
     flow = Table.grid(padding=(0, 1))
-    is_up, waiting = view.is_primary_up, waiting_of(view)
-    usual = Text("application ──▶", "" if is_up and not view.diverted else _QUIET)
-    detour = Text("     └────────▶", _WAITING if view.diverted else _QUIET)
+    is_up, waiting = view.is_primary_up, backlog_size(view)
+    to_primary = Text("application ──▶", "" if is_up and not view.diverted else _QUIET)
+    to_secondary = Text("     └────────▶", _WAITING if view.diverted else _QUIET)
     state = Text("up", _GOOD) if is_up else Text("DOWN", f"bold {_BAD}")
-    flow.add_row(usual, Text("●", _GOOD if is_up else _BAD), PRIMARY, "primary", state)
-    told = f"{waiting:,} messages wait in its backlog" if waiting else "its backlog is empty"
+    flow.add_row(to_primary, Text("●", _GOOD if is_up else _BAD), PRIMARY, "primary", state)
+    backlog = f"{waiting:,} messages in the backlog" if waiting else "backlog is empty"
     flow.add_row(
-        detour,
+        to_secondary,
         Text("●", _GOOD),
         SECONDARY,
         "secondary",
-        Text(told, _WAITING if waiting else _QUIET),
+        Text(backlog, _WAITING if waiting else _QUIET),
     )
     return flow
 
@@ -199,15 +197,15 @@ def _curves(view: View, history: RateHistory, width: int) -> Table:
     failed = Text(f"{view.failed_sends:,} failed", _BAD if view.failed_sends else _GOOD)
     rows = (
         ("sent", history.sent, view.sent, failed),
-        ("received", history.received, view.arrived, Text(f"{TOPIC} count twice", _QUIET)),
-        ("backlog", history.waiting, waiting_of(view), Text(f"{view.moved:,} home again")),
+        ("received", history.received, view.arrived, Text(f"{TOPIC} counts twice", _QUIET)),
+        ("backlog", history.waiting, backlog_size(view), Text(f"{view.moved:,} moved")),
     )
     for name, values, total, note in rows:
         curves.add_row(name, curve(values, width, history.was_up), f"{total:,}", note)
     return curves
 
 
-def _also(view: View) -> Text:
+def _status_line(view: View) -> Text:
     parts = [f"syphon on Spark: {view.syphon or 'starting'}", f"pings: {view.pings:,}"]
     if view.diverted:
         is_all = len(view.diverted) == len(DESTINATIONS)
@@ -216,7 +214,7 @@ def _also(view: View) -> Text:
 
 
 class LiveScreen:
-    """Draws the picture again and again; sentences go above it and stay."""
+    """Redraws the panel; printed lines stay above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -224,8 +222,8 @@ class LiveScreen:
         self._history = RateHistory()
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
 
-    def say(self, sentence: str) -> None:
-        # A column of its own: what is longer than the terminal goes on below itself.
+    def print_line(self, sentence: str) -> None:
+        # A column of its own, so that long sentences wrap below themselves.
         line = Table.grid(padding=(0, 2))
         line.add_column(style=_QUIET, no_wrap=True)
         line.add_row(f"{self._elapsed_s():5.1f} s", Text(sentence))
@@ -242,14 +240,14 @@ class LiveScreen:
 
     @contextmanager
     def drawing(self) -> Iterator[LiveScreen]:
-        """The terminal is given back as it was, whatever happens."""
+        """The terminal is restored at the end of the block, also after an error."""
         with self._live:
             yield self
 
 
 @contextmanager
-def screen_here() -> Iterator[Screen]:
-    """A picture on a terminal that can draw one, plain lines elsewhere."""
+def open_screen() -> Iterator[Screen]:
+    """A live screen on a terminal that can draw, plain lines otherwise."""
     console = Console(highlight=False, markup=False, emoji=False)
     if console.is_terminal and not console.is_dumb_terminal:
         with LiveScreen(console).drawing() as screen:

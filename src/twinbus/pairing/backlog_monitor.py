@@ -1,26 +1,22 @@
-"""Reads the backlog, and raises alerts about it.
+"""Reads the backlog, and raises alerts about it (P16).
 
-What the backlog queues hold: asked once, with as few operations as that takes.
+    BacklogReader    reads every backlog queue once, with as few operations as possible:
+                     counts over HTTP (Manage), one listing or each queue by its name;
+                     the oldest message by a peek (Listen), only if the queue may have messages
+    BacklogMonitor   reads again and again, and publishes events; failover.backlog_alerts decides
+                     when to read, and which change is an event
 
-    counts from the management (Manage)      one listing for all queues; or each queue by its name
-    the oldest message by a peek (Listen)    only where messages are, as far as the counts tell
-
-Looks at the backlog from time to time, and tells what the thresholds call worth telling (P16).
-
-    failover.backlog_alerts   when to look          backlog_reader   what a look asks
-    failover.backlog_alerts   what is worth an event
-
-Rule 1: what this application may not ask stays unknown, with the reason.
-Rule 2: a queue that held messages is peeked at once more when its count says 0: a namespace may
-        count late, and what is called empty shall be empty.
-        Queues that other pairs of the primary made are shown while they hold messages, and once
-        more when they are empty (Y9).
-Rule 3: a namespace where a listing takes more requests than there are backlog queues, or that
-        does not list, is asked for each queue by its name from then on.
-Rule 4: nothing is asked while nothing is diverted and the backlog is known to be empty: a pair
-        that is well costs no operations.
-Rule 5: a question that fails is no event and stops nothing; the next one may succeed.
-Rule 6: `twinbus cost estimate` counts what is done here, with the same pauses.
+Rule 1: a value that this application has no claim for is unknown, with the reason.
+Rule 2: a queue that had messages is peeked once more when its count is 0: the counts of a
+        namespace may be late, and only an empty queue is reported as empty. Queues of other pairs
+        of the primary are included while they have messages, and once more when they are empty
+        (Y9).
+Rule 3: if a listing takes more requests than there are backlog queues, or is refused, each queue
+        is read by its name from then on.
+Rule 4: nothing is read while no entity is diverted and the backlog is known to be empty: a healthy
+        pair costs no operations.
+Rule 5: a failed read is not an event and stops nothing; the next one may succeed.
+Rule 6: `twinbus cost estimate` counts these operations, with the same pauses.
 """
 
 from __future__ import annotations
@@ -52,13 +48,13 @@ __all__ = ["BacklogMonitor", "BacklogReader", "QueueBacklog"]
 
 PEEK_TIMEOUT_S: Final = 10.0
 
-# A key of the backlog queues alone may ask for each of them, and not for a list.
+# A key for the backlog queues only can read each of them, but cannot list queues.
 _DOES_NOT_LIST: Final = (AccessRefused, EntityNotFound, MessageRefused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBacklog:
-    """What one backlog queue holds; None where this application may not ask."""
+    """The content of one backlog queue; None for values that this application has no claim for."""
 
     queue: str
     messages: int | None = None
@@ -67,7 +63,7 @@ class QueueBacklog:
     oldest_age_s: float | None = None
     oldest_sequence_number: int | None = None
     unknown: tuple[str, ...] = ()
-    """Why something is not known, one sentence for each."""
+    """Why values are unknown, one sentence for each reason."""
 
     @property
     def reading(self) -> QueueSnapshot:
@@ -82,7 +78,7 @@ class QueueBacklog:
 
 
 class BacklogReader:
-    """Asks what the backlog queues hold."""
+    """Reads the content of the backlog queues."""
 
     def __init__(
         self,
@@ -92,14 +88,14 @@ class BacklogReader:
         *,
         search: BacklogSearch | None = None,
     ) -> None:
-        """``search`` finds more queues than these, where a listing does not show them (Y9)."""
+        """``search`` finds other backlog queues that a listing does not return (Y9)."""
         self._driver, self._manager, self._queues = driver, manager, tuple(queues)
         self._search = search
         self._others: tuple[str, ...] = ()
-        """Queues of other pairs that held messages when they were last looked at."""
-        self._asks_by_name = len(self._queues) == 1
+        """Queues of other pairs that had messages at the last read."""
+        self._reads_by_name = len(self._queues) == 1
         self._held: set[str] = set()
-        """Queues that held messages when they were last looked at."""
+        """Queues that had messages at the last read."""
 
     async def read(self) -> list[QueueBacklog]:
         counts = await self._counts()
@@ -139,36 +135,36 @@ class BacklogReader:
     # -- counts -------------------------------------------------------------------------------
 
     async def _counts(self) -> dict[str, QueueProperties | str]:
-        """The queues with their counts, or why they are not known."""
+        """The queues with their counts, or why they are unknown."""
         queues = [*self._queues, *self._others]
         if self._manager is None:
-            reason = "the number of messages needs a namespace manager with Manage"
-            return dict.fromkeys((*queues, *await self._found_by_peeks(queues)), reason)
+            reason = "The number of messages requires a namespace manager with the Manage claim"
+            return dict.fromkeys((*queues, *await self._find_by_peeks(queues)), reason)
         try:
-            listed = await self._listed(self._manager, queues)
+            listed = await self._list(self._manager, queues)
         except TwinbusError as error:
             return dict.fromkeys(queues, str(error))
-        if self._asks_by_name:
-            queues += await self._found_by_peeks(queues)
+        if self._reads_by_name:
+            queues += await self._find_by_peeks(queues)
         missing = [queue for queue in queues if queue not in listed]
-        named = await asyncio.gather(*(_by_name(self._manager, queue) for queue in missing))
+        named = await asyncio.gather(*(_read_by_name(self._manager, queue) for queue in missing))
         known: dict[str, QueueProperties | str] = dict(listed)
         known |= zip(missing, named, strict=True)
         return {queue: known[queue] for queue in dict.fromkeys([*queues, *known])}
 
-    async def _found_by_peeks(self, known: Sequence[str]) -> tuple[str, ...]:
-        """More queues of other pairs that hold messages."""
+    async def _find_by_peeks(self, known: Sequence[str]) -> tuple[str, ...]:
+        """Queues of other pairs that have messages, besides those in ``known``."""
         if self._search is None:
             return ()
         return await self._search.find_holding(known, is_idle=True)
 
-    async def _listed(
+    async def _list(
         self, manager: NamespaceManager, queues: Sequence[str]
     ) -> dict[str, QueueProperties]:
-        """What a listing tells, or nothing where it is not worth its requests."""
+        """The queues in a listing; none if a listing would take too many requests."""
         found: dict[str, QueueProperties] = {}
         others: dict[str, QueueProperties] = {}
-        if self._asks_by_name:
+        if self._reads_by_name:
             return found
         wanted = {queue.lower(): queue for queue in queues}
         seen = 0
@@ -187,14 +183,14 @@ class BacklogReader:
                     ):
                         break
                     if seen >= PAGE_SIZE * len(wanted):
-                        self._asks_by_name = True
+                        self._reads_by_name = True
                         break
         except _DOES_NOT_LIST:
-            self._asks_by_name = True
+            self._reads_by_name = True
         return found | others
 
     def _is_other(self, queue: QueueProperties) -> bool:
-        """Whether another pair of the same primary made it, and something waits in it."""
+        """Whether another pair of the same primary created it, and it has messages."""
         search = self._search
         if search is None or index_of(queue.path, search.primary_name) is None:
             return False
@@ -218,7 +214,7 @@ class BacklogReader:
         return {"oldest_age_s": age_s, "oldest_sequence_number": found[0].sequence_number}
 
 
-async def _by_name(manager: NamespaceManager, queue: str) -> QueueProperties | str:
+async def _read_by_name(manager: NamespaceManager, queue: str) -> QueueProperties | str:
     try:
         return await manager.get_queue(queue)
     except TwinbusError as error:
@@ -229,7 +225,7 @@ _log = logging.getLogger("twinbus.pairing")
 
 
 class BacklogMonitor:
-    """Runs as long as the pair."""
+    """Runs as long as the pair exists."""
 
     def __init__(
         self,
@@ -240,17 +236,17 @@ class BacklogMonitor:
     ) -> None:
         self._routing = routing
         self._reader = reader
-        self._marks = BacklogAlerts(thresholds)
+        self._alerts = BacklogAlerts(thresholds)
         self._pace = pace or PollingPace()
         self._task: asyncio.Task[None] | None = None
         self._was_diverted = False
-        """Whether something was, when the last look began."""
+        """Whether an entity was diverted when the last read began."""
 
     @property
     def may_hold_messages(self) -> bool:
-        """Whether the backlog may hold some, as far as is known without asking."""
+        """Whether the backlog may have messages, as far as is known without reading it."""
         is_diverted = self._was_diverted or self._routing.is_anything_diverted
-        return is_diverted or self._marks.holds_messages
+        return is_diverted or self._alerts.holds_messages
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch(), name="twinbus-backlog-watch")
@@ -262,40 +258,40 @@ class BacklogMonitor:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """The first look is for what an earlier process has left behind."""
+        """The first read finds messages that an earlier process has left."""
         while True:
             was_diverted = self._was_diverted = self._routing.is_anything_diverted
-            await self._look()
-            await self._rest(was_diverted)
+            await self._read()
+            await self._wait(was_diverted)
 
-    async def _rest(self, was_diverted: bool) -> None:
-        """Return when the next look is due.
+    async def _wait(self, was_diverted: bool) -> None:
+        """Return when the next read is due.
 
-        There is one more after the end of a diversion: its last messages came after the last look.
+        There is one more after the end of a diversion: its last messages came after the last read.
         """
         now_s, due_s = self._routing.now_s, None
-        if was_diverted or self._marks.holds_messages:
-            due_s = now_s() + self._pace.pause_s(self._marks.expected_s - now_s())
+        if was_diverted or self._alerts.holds_messages:
+            due_s = now_s() + self._pace.pause_s(self._alerts.expected_s - now_s())
         while True:
             if self._routing.is_anything_diverted is not was_diverted:
                 was_diverted = not was_diverted
                 self._pace.restart()
-                # A backlog at which nobody looks is looked at now; otherwise there is time, also
-                # for counts that come late. Changes in a row delay no look.
+                # Without a read that is due, read now; otherwise there is time, also for counts
+                # that are late. Several changes in a row delay no read.
                 due_s = now_s() if due_s is None else min(due_s, now_s() + self._pace.interval_s)
             left_s = None if due_s is None else due_s - now_s()
             if left_s is not None and left_s <= 0:
                 return
             await self._routing.notifier.wait(left_s)
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         try:
             found = await self._reader.read()
         except Exception as error:
-            _log.warning("the backlog could not be looked at: %s", error)
+            _log.warning("The backlog could not be read: %s", error)
             return
         self._routing.publish(
-            self._marks.observe(
+            self._alerts.observe(
                 [each.reading for each in found],
                 self._routing.now_s(),
                 is_diverted=self._routing.is_anything_diverted,

@@ -1,8 +1,8 @@
-"""What a backlog queue is called and what it must be like (P4); pure.
+"""The names and the properties of backlog queues (P4); pure.
 
-Rule 1: the properties of a new backlog queue stand here and nowhere else.
-Rule 2: an existing queue is used as it is. What differs is drift, told and left alone; a queue
-        that would lose or refuse messages is not used at all (P20).
+Rule 1: the properties of a new backlog queue are defined here and nowhere else.
+Rule 2: an existing queue is used unchanged. Different properties are drift, which is reported; a
+        queue that would lose or refuse messages is not used at all (P20).
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ __all__ = [
 ]
 
 BACKLOG_SIZE_MB: Final = 5120
-# Every tier of the service takes messages of this size.
+# Every tier of the service accepts messages of this size.
 MESSAGE_SIZE_KB_MIN: Final = 256
-# AMQP with and without TLS, and WebSockets with and without it: doors of one namespace.
+# AMQP and WebSockets, each with and without TLS: ports of one namespace.
 USUAL_PORTS: Final = (5671, 5672, 443, 80)
 OWNER_PREFIX: Final = "twinbus-pair: "
-"""What the mark of a pair begins with in the metadata of its queues (P21)."""
-# A message that cannot go home yet is received again and again; its count must never end that.
+"""Prefix of the mark of a pair in the metadata of its queues (P21)."""
+# A message that cannot be moved yet is received again and again, without a limit.
 DELIVERY_COUNT_MAX: Final = 2_147_483_647
 
-# Not of the queue but of its namespace, its users or the moment.
+# These depend on the namespace, its users or the current state.
 _NOT_COMPARED: Final = {
     "path",
     "counts",
     "size_bytes",
     "user_metadata",
-    # Left to the service, and compared with that of the other queues.
+    # Set by the service, and compared with that of the other queues.
     "max_message_size_in_kilobytes",
-    # Without duplicate detection the window means nothing, and with it the queue is not used.
+    # The window has no effect without duplicate detection, and with it the queue is not used.
     "duplicate_detection_history_time_window",
 }
 _LIFETIMES: Final = {"default_message_time_to_live", "auto_delete_on_idle"}
@@ -60,7 +60,7 @@ _LIFETIMES: Final = {"default_message_time_to_live", "auto_delete_on_idle"}
 
 @dataclass(frozen=True, slots=True)
 class PropertyDrift:
-    """One property in which an existing backlog queue differs from what we would have made."""
+    """One property in which an existing backlog queue differs from a new one."""
 
     path: str
     name: str
@@ -72,27 +72,27 @@ class PropertyDrift:
 
 
 def primary_name_of(
-    address: NamespaceAddress, *, given: str | None = None, told: str | None = None
+    address: NamespaceAddress, *, configured: str | None = None, reported: str | None = None
 ) -> str:
     """The primary's name in the paths of its backlog queues.
 
-    ``given`` is the application's word, ``told`` the namespace's own (its namespace info), which
-    counts where the host name says nothing: on this machine and behind a bare address.
+    ``configured`` is the name in the options, ``reported`` the name that the namespace reports. The
+    latter is used if the host name contains none: a loopback or an IP address.
     """
-    if given is not None:
-        return _checked(given)
+    if configured is not None:
+        return _check_name(configured)
     if not has_no_name(address):
-        return _checked(address.host.split(".", 1)[0])
-    if told is not None:
-        return _checked(told)
+        return _check_name(address.host.split(".", 1)[0])
+    if reported is not None:
+        return _check_name(reported)
     raise ConfigurationError(
-        f"the address {address} does not tell what the primary namespace is called",
-        hint="Give its name with namespace_name, or a rule with Manage so that it can be asked",
+        f"The name of the primary namespace at {address} is unknown",
+        hint="Set namespace_name, or use an access rule with the Manage claim",
     )
 
 
 def has_no_name(address: NamespaceAddress) -> bool:
-    """Whether the host does not tell what its namespace is called: a bare or loopback address."""
+    """Whether the host does not contain the name of its namespace: an IP or loopback address."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -101,22 +101,22 @@ def has_no_name(address: NamespaceAddress) -> bool:
 
 
 def is_same_place(one: NamespaceAddress, other: NamespaceAddress) -> bool:
-    """Whether two addresses are one (P3)."""
+    """Whether two addresses are the same (P3)."""
     return is_same_host(one, other) and one.port == other.port
 
 
 def is_same_host(one: NamespaceAddress, other: NamespaceAddress) -> bool:
-    """Whether two addresses are of one host; every name of this machine's loopback is the same."""
+    """Whether two addresses have the same host; all names of the loopback are the same."""
     return _host(one) == _host(other)
 
 
 def _host(address: NamespaceAddress) -> str:
-    is_here = ConnectionString(host=address.host).is_loopback
-    return "localhost" if is_here else address.host.lower()
+    is_loopback = ConnectionString(host=address.host).is_loopback
+    return "localhost" if is_loopback else address.host.lower()
 
 
 def owner_address(address: NamespaceAddress) -> str:
-    """A primary's address as marks spell it: see encoding.pair_mark for what counts."""
+    """The address of a primary as in marks: see encoding.pair_mark for its parts."""
     host = _host(address)
     return host if address.port in USUAL_PORTS else f"{host}:{address.port}"
 
@@ -132,9 +132,9 @@ def backlog_paths(primary_name: str, count: int) -> tuple[str, ...]:
 
 
 def backlog_queue(path: str, owner: str = "") -> QueueProperties:
-    """What a backlog queue is made like; whatever is not said here is the service's default.
+    """The properties of a new backlog queue; all others are the defaults of the service.
 
-    ``owner`` is the mark of the pair that makes it.
+    ``owner`` is the mark of the pair that creates it.
     """
     return QueueProperties(
         path=path,
@@ -152,8 +152,8 @@ def backlog_queue(path: str, owner: str = "") -> QueueProperties:
 def drift_of(
     queue: QueueProperties, owner: str = "", beside: Iterable[QueueProperties] = ()
 ) -> tuple[PropertyDrift, ...]:
-    """In what an existing queue differs; also whether a pair of another primary made it, and
-    whether it takes smaller messages than those that are used beside it."""
+    """The properties in which an existing queue differs; also whether a pair of another primary
+    created it, and whether it accepts only smaller messages than the other queues."""
     wanted = backlog_queue(queue.path)
     differences = tuple(
         PropertyDrift(
@@ -169,7 +169,7 @@ def drift_of(
 def _small_messages(
     queue: QueueProperties, beside: Iterable[QueueProperties]
 ) -> tuple[PropertyDrift, ...]:
-    """The smallest queue decides what all of them are sent (P20). Not every service tells."""
+    """The smallest queue limits the messages of all (P20). Not every service reports it."""
     name, size_kb = "max_message_size_in_kilobytes", queue.max_message_size_in_kilobytes
     others = (each.max_message_size_in_kilobytes or 0 for each in beside)
     wanted_kb = max(MESSAGE_SIZE_KB_MIN, *others, 0)
@@ -187,37 +187,37 @@ def _foreign_mark(queue: QueueProperties, owner: str) -> tuple[PropertyDrift, ..
 
 
 def unsafe_property(queue: QueueProperties, *, allow_lossy: bool = False) -> str | None:
-    """Why a queue cannot be used as a backlog queue without losing messages; None if it can.
+    """Why a queue would lose messages as a backlog queue; None if it would not.
 
-    ``allow_lossy`` is for those who know that their messages may be dropped after a while (P20).
+    With ``allow_lossy`` a queue may drop messages after a while (P20).
     """
     if queue.requires_duplicate_detection:
         return (
-            "it has duplicate detection, which drops the second of two messages with equal ids "
-            "although they are for different destinations"
+            "duplicate detection is enabled, which drops the second of two messages with equal "
+            "ids even if their destinations differ"
         )
     if queue.requires_session:
-        return "it requires sessions, and backlog messages have none"
+        return "sessions are required, and backlog messages have no session id"
     if queue.forward_to is not None:
-        return f"it forwards its messages to {queue.forward_to!r}, where no syphon looks"
+        return f"messages are forwarded to {queue.forward_to!r}, which no syphon reads"
     return None if allow_lossy else _loss_in(queue)
 
 
 def _loss_in(queue: QueueProperties) -> str | None:
-    """How messages would vanish that wait for long."""
+    """How messages that wait for a long time would be lost; None if they would not."""
     ttl = queue.default_message_time_to_live
     if ttl is not None and not queue.enable_dead_lettering_on_message_expiration:
-        return f"its messages expire after {ttl} and are dropped then, not dead-lettered"
+        return f"messages expire after {ttl} and are dropped, not dead-lettered"
     if queue.auto_delete_on_idle is not None:
-        return f"it is deleted with its messages when it was idle for {queue.auto_delete_on_idle}"
+        return f"the queue is deleted with its messages after {queue.auto_delete_on_idle} idle time"
     return None
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     canonical = parse_entity_path(name)
     if "/" in canonical:
         raise ConfigurationError(
-            f"{name[:80]!a} cannot be the name of a namespace", hint="Use a name without a slash"
+            f"Invalid namespace name: {name[:80]!a}", hint="Use a name without a slash"
         )
     return canonical
 

@@ -1,18 +1,18 @@
-"""Sends of many callers to one backlog queue, put together into batches (P24, P25).
+"""Combines the sends of many callers to one backlog queue into batches (P24, P25).
 
-    send() --> waits --next batch--> under way --> answered, each caller by itself
+    send() --> waiting --next batch--> in progress --> answered, each caller separately
 
-While a batch is under way, whatever else is sent waits and is the next batch. So 500 sends that
-are diverted at once are two or three sends to the backlog instead of 500 one after the other.
+While a batch is in progress, further sends wait and form the next batch. So 500 sends that are
+diverted at once are two or three sends to the backlog instead of 500 one after the other.
 
-Rule 1: a lone send waits for nobody.
-Rule 2: each caller keeps its own deadline and cancellation. One that leaves while its messages are
-        under way is in doubt about them; one that leaves before has sent nothing. A caller that
-        has not left gets an error and no cancellation, whoever closes the sender.
+Rule 1: a single send never waits for others.
+Rule 2: each caller keeps its own deadline and cancellation. If it is cancelled while its messages
+        are in progress, their state is ambiguous; before that, nothing was sent. A caller that was
+        not cancelled gets an error and no cancellation when the sender is closed.
 Rule 3: the order of the calls is kept.
-Rule 4: a batch that is refused for what is in it is sent again call by call, so that nobody pays
-        for the messages of another. Once the queue is known to refuse what another takes (P20),
-        the rest is refused at once: its callers go to that other queue.
+Rule 4: a batch that is refused because of its content is sent again call by call, so that no
+        caller fails because of the messages of another. Once the queue is known to refuse what
+        another queue accepts (P20), the rest is refused at once: its callers use that other queue.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from twinbus.errors import (
 
 __all__ = ["BatchingSender"]
 
-# Well below what a broker takes in one batch (ours and Azure's Standard tier: 4,500).
+# Well below what a broker accepts in one batch (ours and Azure's Standard tier: 4,500).
 BATCH_COUNT_MAX: Final = 1_000
 
-# Errors that are about the queue or the way to it: another batch would get the same answer.
-_OF_THE_QUEUE: Final = (
+# Errors of the queue or of the connection: another batch would get the same error.
+_QUEUE_ERRORS: Final = (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
@@ -59,7 +59,7 @@ _OF_THE_QUEUE: Final = (
 
 
 class _Call:
-    """One send, and who waits for it."""
+    """One send, and the future of its caller."""
 
     __slots__ = ("end_s", "future", "is_under_way", "messages")
 
@@ -79,7 +79,7 @@ class BatchingSender:
         batch_bytes_max: int,
         is_withdrawn: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_withdrawn`` tells whether senders use the queue no longer."""
+        """``is_withdrawn`` returns whether the queue is withdrawn from the rotation."""
         self._is_withdrawn = is_withdrawn
         self.path = inner.path
         self._inner = inner
@@ -88,10 +88,10 @@ class BatchingSender:
         self._task: asyncio.Task[None] | None = None
         self._attempt: asyncio.Future[None] | None = None
         self._under_way: list[_Call] = []
-        """Those whose messages the attempt has."""
+        """The calls whose messages are in the current attempt."""
 
     async def send(self, messages: Sequence[OutgoingMessage], *, timeout_s: float) -> None:
-        """Return once the queue holds every one of them durably: all are taken or none."""
+        """Return once the queue has stored all messages durably: it accepts all or none."""
         call = _Call(messages, asyncio.get_running_loop().time() + timeout_s)
         self._waiting.append(call)
         if self._task is None:
@@ -100,11 +100,12 @@ class BatchingSender:
             async with asyncio.timeout_at(call.end_s):
                 await call.future
         except ServiceError:
-            raise  # The queue's own answer, which can be an OperationTimeout.
+            raise  # The answer of the queue, which can be an OperationTimeout.
         except TimeoutError:
             self._caller_left()
             error = OperationTimeout(
-                f"sending to {self.path!r} had no answer within {timeout_s:g} s", path=self.path
+                f"Sending to {self.path!r} was not acknowledged within {timeout_s:g} s",
+                path=self.path,
             )
             error.is_ambiguous = call.is_under_way
             raise error from None
@@ -115,16 +116,16 @@ class BatchingSender:
             raise
 
     async def attach(self, *, timeout_s: float) -> None:
-        """Make sure that the link is open, and send nothing."""
+        """Open the link if it is not open, and send nothing."""
         await self._inner.attach(timeout_s=timeout_s)
 
     def _caller_left(self) -> None:
-        """Nothing goes on for nobody: others may wait behind a queue that does not answer."""
+        """Cancel an attempt without remaining callers: others may wait behind it."""
         if self._attempt is not None and all(call.future.done() for call in self._under_way):
             self._attempt.cancel()
 
     async def close(self) -> None:
-        """End what is under way, and let go of the link."""
+        """End the sends in progress, and close the link."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -139,16 +140,16 @@ class BatchingSender:
         finally:
             self._task = None
             for call in self._waiting:
-                _answer(call, self._lost(call, "was closed"))
+                _answer(call, self._no_answer_error(call, "was closed"))
             self._waiting.clear()
 
     def _next_batch(self) -> list[_Call]:
-        """The calls that wait and fit together, in their order."""
+        """The waiting calls that fit into one batch, in their order."""
         calls: list[_Call] = []
         count, size_bytes = 0, BATCH_ENVELOPE_BYTES_MAX
         while self._waiting:
             call = self._waiting[0]
-            if call.future.done():  # Its caller has left.
+            if call.future.done():  # Its caller was cancelled.
                 self._waiting.popleft()
                 continue
             count += len(call.messages)
@@ -162,7 +163,7 @@ class BatchingSender:
         for call in calls:
             call.is_under_way = True
         error = await self._try([message for call in calls for message in call.messages], calls)
-        if error is not None and len(calls) > 1 and not isinstance(error, _OF_THE_QUEUE):
+        if error is not None and len(calls) > 1 and not isinstance(error, _QUEUE_ERRORS):
             for call in calls:
                 if self._is_withdrawn():
                     _answer(call, error)
@@ -175,7 +176,7 @@ class BatchingSender:
     async def _try(
         self, messages: Sequence[OutgoingMessage], calls: list[_Call]
     ) -> BaseException | None:
-        """One send; its error, if it has one and anybody is left to hear of it."""
+        """One send; its error, or None."""
         timeout_s = max(call.end_s for call in calls) - asyncio.get_running_loop().time()
         attempt = asyncio.ensure_future(self._inner.send(messages, timeout_s=max(timeout_s, 0.0)))
         self._attempt, self._under_way = attempt, calls
@@ -185,19 +186,19 @@ class BatchingSender:
             attempt.cancel()
             await asyncio.gather(attempt, return_exceptions=True)
             for call in calls:
-                _answer(call, self._lost(call, "was closed"))
+                _answer(call, self._no_answer_error(call, "was closed"))
             raise
         finally:
             self._attempt = None
         if attempt.cancelled():
-            # Its callers have left. If one has not, nobody knows what became of its messages.
-            return self._lost(calls[0], "gave up")
+            # Its callers were cancelled. If one was not, the state of its messages is ambiguous.
+            return self._no_answer_error(calls[0], "was cancelled")
         return attempt.exception()
 
-    def _lost(self, call: _Call, why: str) -> ServiceError:
-        """What a caller is told who did not cancel, and whose send ends without an answer."""
+    def _no_answer_error(self, call: _Call, why: str) -> ServiceError:
+        """The error of a caller that was not cancelled, and whose send ends without an answer."""
         error = CommunicationError(
-            f"the sender to {self.path!r} {why} before its answer came",
+            f"The sender to {self.path!r} {why} before the queue responded",
             path=self.path,
             was_sent=call.is_under_way,
         )
@@ -210,7 +211,7 @@ def _answer(call: _Call, error: BaseException | None) -> None:
     if error is None:
         call.future.set_result(None)
     else:
-        # Each caller has an error of its own: it changes as it is passed on.
+        # Each caller gets its own copy: an error changes as it is passed on.
         own = copy.copy(error) if isinstance(error, ServiceError) else error
         own.__cause__ = error.__cause__
         call.future.set_exception(own)

@@ -1,19 +1,19 @@
 """Sends on the thread of a blocking caller, while the entity is healthy (P0).
 
     any thread --send()--> the caller's own link --> the primary
-                       --> False: nothing was sent, and the loop is to do it
-                       --> trouble: the send goes on, on the loop, as one that failed there
+                       --> False: nothing was sent, and the loop must send it
+                       --> error: the send continues on the loop, as one that failed there
 
-Going through the loop costs a blocking send two changes of thread, a fifth of its time. So a
-sender that is busy gets a second link, which its caller's thread uses by itself.
+The loop costs a blocking send two changes of thread, a fifth of its time. So a busy sender gets a
+second link, which the thread of its caller uses directly.
 
-Rule 1: nothing is decided here. Health, deadlines, retries and the backlog are the loop's: a
-        thread only asks whether the entity is healthy, and hands every trouble over.
-Rule 2: a thread announces itself before it asks. The loop changes the health before it looks for
+Rule 1: nothing is decided here. Health, deadlines, retries and the backlog belong to the loop: a
+        thread only checks whether the entity is healthy, and passes every error on.
+Rule 2: a thread registers itself before it checks. The loop changes the health before it looks up
         threads to interrupt (P22). So either the thread sees the change, or the loop the thread.
 Rule 3: one thread at a time has the link. The others do not wait for it: they use the loop.
-Rule 4: the link is opened by a thread that nobody waits for, and closed in silence when it fails.
-Rule 5: it belongs to one process: who is forked has another one (``twinbus.common.fork``).
+Rule 4: a background thread opens the link; a link that fails is closed without an error.
+Rule 5: it belongs to one process: a forked child has its own (``twinbus.common.fork``).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = ["ONE_WRITE_BYTES_MAX", "DirectSender", "MessageLink"]
 
 _log = logging.getLogger("twinbus.pairing")
 
-# A sender with this many sends in this time is busy: a link of its own pays for itself.
+# A sender with this many sends in this time is busy: its own link saves time.
 BUSY_SENDS: Final = 10
 BUSY_S: Final = 10.0
-# A send may begin anew on the loop if it took no longer than this: its deadline is kept.
+# A send may start again on the loop if it took no longer than this: its deadline is kept.
 BEGIN_AGAIN_S_MAX: Final = 1.0
-# A link that could not be opened is tried again after this time.
+# After a failure to open a link, the next attempt follows after this time.
 OPEN_AGAIN_S: Final = 30.0
-# A send that is under way when its sender is closed gets as long as one on the loop.
+# A send in progress when its sender is closed gets as much time as one on the loop.
 CLOSE_WAIT_S: Final = 10.0
 # Every socket buffer takes this many bytes at once, also while the peer reads nothing. A blocking
-# sender of the SDK gives up on a write after 0.2 s, which says nothing about the entity.
+# sender of the SDK ends a write after 0.2 s, which means nothing for the entity.
 ONE_WRITE_BYTES_MAX: Final = 32_768
 
 _NUMBERS: Final = itertools.count(1)
@@ -56,23 +56,23 @@ M_contra = TypeVar("M_contra", contravariant=True)
 
 
 class MessageLink(Protocol[M_contra]):
-    """A link that one thread uses, and any thread may interrupt."""
+    """A link that one thread uses, and that any thread may interrupt."""
 
     def is_usable(self) -> bool:
-        """Whether a message may be sent now. It forgets an earlier interrupt()."""
+        """Whether a message can be sent now. Clears an earlier interrupt()."""
 
     def send(self, message: M_contra, timeout_s: float) -> None:
-        """Return once the service holds it durably; raises ServiceError."""
+        """Return once the service has stored it durably; raises ServiceError."""
 
     def interrupt(self) -> None:
         """End the send that is waiting, if there is one, with SendInterrupted."""
 
     def close(self) -> None:
-        """Let go of the link."""
+        """Close the link."""
 
 
 class DirectSender(Generic[M]):
-    """Beside a PairedSender of the loop, for its blocking callers."""
+    """The direct link of a PairedSender, for its blocking callers."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class DirectSender(Generic[M]):
         to_outgoing_messages: Callable[[M], list[OutgoingMessage]],
         run: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
-        """``fits`` checks a message (P12) and says whether it may go this way, given what a
-        backlog queue takes; ``run`` carries out a coroutine on the loop."""
+        """``fits`` checks a message (P12) and returns whether it can be sent directly, for the
+        maximum message size of a backlog queue; ``run`` runs a coroutine on the loop."""
         self._sender = sender
         self._registry = sender.registry
         self._open_link = open_link
@@ -101,7 +101,7 @@ class DirectSender(Generic[M]):
     # -- one send -----------------------------------------------------------------------------
 
     def send(self, message: M, timeout: float | None) -> bool:
-        """Whether it was sent; False: nothing has left, and the loop is to send it."""
+        """Whether the message was sent; False: nothing was sent, and the loop must send it."""
         if not self._turn.acquire(blocking=False):
             return False
         link = self._link
@@ -147,9 +147,9 @@ class DirectSender(Generic[M]):
         except ServiceError as error:
             failure = error
         except BaseException:
-            # The caller is interrupted, as by Ctrl-C, and the state of the link is unknown.
+            # The caller was interrupted, for example by Ctrl-C: the state of the link is unknown.
             self._forget(link)
-            self._run(self._left(routing, entity, start_s, success_mark))
+            self._run(self._report_cancelled(routing, entity, start_s, success_mark))
             raise
         else:
             self._succeeded(routing, entity)
@@ -163,10 +163,9 @@ class DirectSender(Generic[M]):
             and not failure.is_ambiguous
             and registry.now_s() - start_s < BEGIN_AGAIN_S_MAX
         ):
-            return False  # The link was gone before: the loop finds out whether the entity is.
-        self._run(
-            self._sender.go_on(self._to_outgoing_messages(message), failure, start_s, timeout_s)
-        )
+            return False  # The link was closed before: the loop finds out the state of the entity.
+        outgoing = self._to_outgoing_messages(message)
+        self._run(self._sender.continue_send(outgoing, failure, start_s, timeout_s))
         return True
 
     def _succeeded(self, routing: SendRouter, entity: Entity) -> None:
@@ -174,9 +173,9 @@ class DirectSender(Generic[M]):
         if entity.failover.health is Health.HEALTHY:
             entity.failover.direct_success = next(_NUMBERS)
         else:
-            self._run(_noted(routing, entity))
+            self._run(_report_success(routing, entity))
 
-    async def _left(
+    async def _report_cancelled(
         self, routing: SendRouter, entity: Entity, start_s: float, success_mark: tuple[int, int]
     ) -> None:
         self._sender.caller_left(routing, entity, start_s, success_mark)
@@ -184,7 +183,7 @@ class DirectSender(Generic[M]):
     # -- the link -----------------------------------------------------------------------------
 
     def sent_by_loop(self, message: M) -> None:
-        """The loop has sent a message: a sender that could do so itself, and often, gets a link."""
+        """Count a message that the loop has sent: a busy sender gets a direct link."""
         if self._link is not None or self._is_closed or not self._could_send(message):
             return
         now_s = time.monotonic()
@@ -197,7 +196,7 @@ class DirectSender(Generic[M]):
             threading.Thread(target=self._open, name="twinbus-direct-link", daemon=True).start()
 
     def _could_send(self, message: M) -> bool:
-        """Whether a link would be of use: nothing but pings goes to a diverted entity (P8)."""
+        """Whether a link would be used: a diverted entity gets only pings (P8)."""
         routing = self._registry.routing
         entity, backlog = self._sender.entity_in(routing), routing.backlog
         return (
@@ -211,7 +210,7 @@ class DirectSender(Generic[M]):
         try:
             link = self._open_link()
         except Exception as error:
-            _log.debug("no link of its own for %s: %s", self._sender.path, error)
+            _log.debug("Direct link to %s could not be opened: %s", self._sender.path, error)
             self._not_before_s = time.monotonic() + OPEN_AGAIN_S
         else:
             self._link, self._count = link, 0
@@ -226,7 +225,7 @@ class DirectSender(Generic[M]):
         link.close()
 
     def close(self) -> None:
-        """Let go of the link, after the send that is under way; may be called twice."""
+        """Close the link, after the send in progress; may be called twice."""
         self._is_closed = True
         if not self._turn.acquire(timeout=CLOSE_WAIT_S):
             if self._link is not None:
@@ -240,5 +239,5 @@ class DirectSender(Generic[M]):
             self._turn.release()
 
 
-async def _noted(routing: SendRouter, entity: Entity) -> None:
+async def _report_success(routing: SendRouter, entity: Entity) -> None:
     routing.first_attempt_succeeded(entity)

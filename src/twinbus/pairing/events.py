@@ -1,38 +1,30 @@
-"""Events of a pair: to subscribers, to the log, to the journal and back from it.
+"""Events of a pair: for subscribers, the log and the journal; and reading a journal.
 
-An event of the core with the calendar's time and the names of the pair, ready to be told.
-
-    EventRecord   what subscribers, callbacks, the log and the journal receive
-    facts()      the same as plain values, for a line of JSON
-
-The failover journal: every event of a pair as one line of JSON, appended to a file (P16).
+    EventRecord   an event with its time in UTC and the addresses of the pair
+    EventHub      publish --> stream 1, stream 2, ...   bounded: the oldest is dropped and counted
+                          --> callbacks                 their errors are logged and stop nothing
+                          --> logger "twinbus"          warnings and errors, info for their end
+                          --> journal                   if the options name a file
+    Journal       a file with every event as one line of JSON (P16)
+    diversions()  which entities are diverted, by the lines of a journal; pure
 
     {"event": "diverted", "at": "2026-03-01T12:00:00+00:00", "path": "orders", "reason": ...}
 
-Where everything that happens in a pair is told: live, to callbacks, to the log, on disk.
-
-    publish --> stream 1, stream 2, ...   each bounded: the oldest is dropped and counted
-            --> callbacks                 whose errors are logged and stop nothing
-            --> logger "twinbus"          errors and warnings for trouble, info for its end
-            --> journal                   when the options name a file
-
-Which entities are diverted, by what a journal says; pure.
-
-Rule 1: the core's clock means nothing outside this process: every moment leaves as UTC.
-Rule 2: a moment that is not earlier on the core's clock is not earlier in UTC, unless somebody has
-        set the machine's clock meanwhile.
-Rule 3: lines are written and synced by a thread of its own: the event loop never waits for a
-        disk, and a full or broken disk costs lines, never sends.
-Rule 4: a line is written whole or, if the power fails, torn at the end of the file; the next
-        writer begins a new line and the reader leaves torn ones out.
-Rule 5: with ``keep_days``, older lines are dropped when the file is opened and when a day begins:
-        what is kept is written to a new file, which then takes the place of the old one. Several
-        senders may write one journal: each holds a shared lock, and lines are dropped only by
-        one that finds itself alone.
-Rule 6: telling never waits and never fails a send.
-Rule 7: the first diversion tells since when, the last event of an entity whether it still is.
-Rule 8: a process that was killed writes no last line: ``last_event`` tells how old the news is.
-        While an entity is diverted its pings are events, one each interval.
+Rule 1: the monotonic clock means nothing outside this process: every time is published as UTC.
+Rule 2: a time that is not earlier on the monotonic clock is not earlier in UTC, unless the clock
+        of the machine was set in the meantime.
+Rule 3: a separate thread writes and syncs lines: the event loop never waits for a disk, and a full
+        or broken disk costs lines, never sends.
+Rule 4: a line is written whole or, after a power failure, torn at the end of the file; the next
+        writer begins a new line and the reader skips torn ones.
+Rule 5: with ``keep_days``, older lines are dropped when the file is opened and after the first
+        event of a day: the other lines are written to a new file, which then replaces the old one.
+        Several senders may write one journal: each has a shared lock, and only a sender that can
+        get an exclusive lock drops lines.
+Rule 6: publishing never waits and never fails a send.
+Rule 7: the first diversion sets the start of an outage, the last event of an entity its state.
+Rule 8: a killed process writes no last line: ``last_event`` shows how old the state is. While an
+        entity is diverted its pings are events, one for each interval.
 """
 
 from __future__ import annotations
@@ -116,7 +108,7 @@ _WARNINGS: Final = (
     FactoryFaultedEvent,
     EntityHeld,
 )
-# A difference between the clocks that is larger was made by somebody who has set one of them.
+# A larger difference between the clocks means that one of them was set.
 CLOCK_SET_S_MIN: Final = 0.05
 _MOMENTS: Final = {"at_s": "at", "until_s": "until"}
 
@@ -133,12 +125,12 @@ class EventRecord:
 
     @property
     def name(self) -> str:
-        """What happened, in an operator's word: ``diverted``, ``backlog-drained``, ..."""
+        """The stored name of the event: ``diverted``, ``backlog-drained``, ..."""
         return _NAMES[type(self.event)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, moments as ISO 8601 in UTC."""
-        told: dict[str, Any] = {
+        """All fields as plain values, times as ISO 8601 in UTC."""
+        facts: dict[str, Any] = {
             "event": self.name,
             "at": self.at.isoformat(),
             "primary": self.primary,
@@ -151,10 +143,10 @@ class EventRecord:
                 continue
             if field.name in _MOMENTS:
                 value = utc_at(value).isoformat()
-            told[_MOMENTS.get(field.name, field.name)] = (
+            facts[_MOMENTS.get(field.name, field.name)] = (
                 list(value) if isinstance(value, tuple) else value
             )
-        return told
+        return facts
 
     def __str__(self) -> str:
         facts = self.to_dict()
@@ -166,7 +158,7 @@ class EventRecord:
         return f"{self.name}: {about}" if about else self.name
 
 
-# These words are stored, in journals and logs: they stay when a class gets another name.
+# These names are stored in journals and logs: they stay when a class gets another name.
 _NAMES: Final[Mapping[type[Event], str]] = {
     Suspected: "suspected",
     SuspicionCleared: "suspicion-cleared",
@@ -208,25 +200,25 @@ _EARLIER_NAMES: Final[Mapping[str, str]] = {
 
 
 class _Calendar:
-    """How far the two clocks of the machine are apart.
+    """The difference between the two clocks of the machine.
 
-    They cannot be read at once: two readings differ by microseconds, or by as much as a busy
-    machine takes between them. So the first difference is kept until one is seen that this does
-    not explain (rule 2).
+    They cannot be read at the same time: two readings differ by microseconds, or by more on a busy
+    machine. So the first difference is kept until one is measured that this does not explain
+    (rule 2).
     """
 
     def __init__(self) -> None:
         self._kept: tuple[float, float] | None = None
-        """The difference, and by how much it may be wrong."""
+        """The difference, and its possible error."""
 
-    def apart_s(self) -> float:
+    def difference_s(self) -> float:
         before_s, wall_s, after_s = time.monotonic(), time.time(), time.monotonic()
-        seen_s, doubt_s = wall_s - before_s, after_s - before_s
+        seen_s, error_s = wall_s - before_s, after_s - before_s
         if self._kept is not None:
-            kept_s, kept_doubt_s = self._kept
-            if abs(seen_s - kept_s) <= CLOCK_SET_S_MIN + doubt_s + kept_doubt_s:
+            kept_s, kept_error_s = self._kept
+            if abs(seen_s - kept_s) <= CLOCK_SET_S_MIN + error_s + kept_error_s:
                 return kept_s
-        self._kept = seen_s, doubt_s
+        self._kept = seen_s, error_s
         return seen_s
 
 
@@ -234,29 +226,28 @@ _calendar: Final = _Calendar()
 
 
 def utc_at(monotonic_s: float) -> datetime:
-    """The calendar's name for a moment of the monotonic clock."""
-    return datetime.fromtimestamp(monotonic_s + _calendar.apart_s(), UTC)
+    """A time of the monotonic clock in UTC."""
+    return datetime.fromtimestamp(monotonic_s + _calendar.difference_s(), UTC)
 
 
 def check_listener(listener: object) -> None:
-    """Refuse what cannot be called, and what would have to be awaited: it would never hear
-    anything."""
+    """Refuse a value that cannot be called, and a coroutine function: it would never run."""
     if not callable(listener):
         raise ConfigurationError(
-            f"a listener for events must be a function, got {type_shown(listener)}",
-            hint="Give a function of one argument, or read factory.events() in a task",
+            f"An event listener must be a function, got {type_shown(listener)}",
+            hint="Pass a function with one argument, or read factory.events() in a task",
         )
     if inspect.iscoroutinefunction(listener):
         raise ConfigurationError(
-            "a listener for events is called, and nobody awaits it",
-            hint="Give a plain function, or read factory.events() in a task",
+            "An event listener must be a plain function, got a coroutine function",
+            hint="Pass a plain function, or read factory.events() in a task",
         )
 
 
 def level_of(event: Event) -> int:
-    """How loudly the log tells it."""
+    """The log level of an event."""
     if isinstance(event, PingRefused):
-        # Sends are accepted meanwhile, so that no caller sees an error: the log has to say it.
+        # Sends are still accepted, so no caller sees an error: the log must report it.
         return logging.ERROR
     if isinstance(event, _WARNINGS):
         return logging.WARNING
@@ -268,23 +259,23 @@ if sys.platform != "win32":
 
 _journal_log = logging.getLogger("twinbus.journal")
 
-# Events are rare; this many waiting means that the disk has stopped.
+# Events are rare; this many waiting lines mean that the disk does not respond.
 LINES_WAITING_MAX: Final = 10_000
 CLOSE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One line."""
+    """One line of a journal."""
 
     name: str
     at: datetime
     facts: dict[str, Any]
-    """All of the line, these two included."""
+    """All fields of the line, these two included."""
 
 
 class Journal:
-    """Appends occurrences to a file."""
+    """Appends events to a file."""
 
     def __init__(self, path: Path, *, keep_days: int | None = None) -> None:
         self.path = path
@@ -293,20 +284,20 @@ class Journal:
         self.lines_dropped = 0
         """Lines that could not be written."""
         self._lines: queue.Queue[bytes | None] = queue.Queue(LINES_WAITING_MAX)
-        self._file = _opened(path)
+        self._file = _open(path)
         self._thread = threading.Thread(target=self._write, name="twinbus-journal", daemon=True)
         self._thread.start()
 
-    def append(self, occurrence: EventRecord) -> None:
-        """Have it written soon."""
-        line = json.dumps(occurrence.to_dict(), ensure_ascii=False, default=str) + "\n"
+    def append(self, record: EventRecord) -> None:
+        """Queue the event for writing."""
+        line = json.dumps(record.to_dict(), ensure_ascii=False, default=str) + "\n"
         try:
             self._lines.put_nowait(line.encode(errors="backslashreplace"))
         except queue.Full:
             self.lines_dropped += 1
 
     def close(self) -> None:
-        """Write what waits; may be called twice, and blocks for a moment."""
+        """Write the waiting lines; may be called twice, and blocks for up to 5 s."""
         if self._thread.is_alive():
             self._lines.put(None)
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -330,12 +321,10 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             self.lines_dropped += len(lines)
-            _journal_log.warning(
-                "%d lines of the journal %s were lost: %s", len(lines), self.path, error
-            )
+            _journal_log.warning("Journal %s: %d lines lost: %s", self.path, len(lines), error)
 
     def _prune(self) -> None:
-        """Drop old lines, once a day and if nobody else has the file open (rule 5)."""
+        """Drop old lines, once a day and if no other process has the file open (rule 5)."""
         now = datetime.now(UTC)
         day = now.date().isoformat()
         if self._keep_days is None or day == self._pruned_day:
@@ -346,15 +335,13 @@ class Journal:
         try:
             self._drop_before(now - timedelta(days=self._keep_days))
         except OSError as error:
-            _journal_log.warning(
-                "old lines of the journal %s could not be dropped: %s", self.path, error
-            )
+            _journal_log.warning("Journal %s: old lines could not be dropped: %s", self.path, error)
         finally:
             _is_locked(self._file)
 
     def _drop_before(self, first_kept: datetime) -> None:
         if self.path.is_symlink():
-            return  # What it leads to is somebody else's to replace.
+            return  # Replacing it would remove the link, not the lines of its target.
         with open(self.path, "rb") as file:
             lines = file.readlines()
         kept = _kept(lines, first_kept)
@@ -373,15 +360,13 @@ class Journal:
         except BaseException:
             os.unlink(draft)
             raise
-        old, self._file = self._file, _opened(self.path)
+        old, self._file = self._file, _open(self.path)
         os.close(old)
-        _journal_log.info(
-            "%d lines of the journal %s were dropped: too old", dropped_count, self.path
-        )
+        _journal_log.info("Journal %s: %d old lines dropped", self.path, dropped_count)
 
 
 def read_journal(path: str | os.PathLike[str]) -> Iterator[JournalEntry]:
-    """The entries of a journal, oldest first; torn or foreign lines are left out."""
+    """The entries of a journal, oldest first; torn and unknown lines are skipped."""
     with open(path, "rb") as file:
         for line in file:
             entry = _entry(line)
@@ -390,7 +375,7 @@ def read_journal(path: str | os.PathLike[str]) -> Iterator[JournalEntry]:
 
 
 def _kept(lines: list[bytes], first_kept: datetime) -> list[bytes]:
-    """Without the old ones; the last line of each entity stays, as it may still be diverted."""
+    """Without the old lines; the last line of each entity stays, because it may be diverted."""
     old: dict[int, str] = {}
     for index, line in enumerate(lines):
         entry = _entry(line)
@@ -410,38 +395,38 @@ def _entry(line: bytes) -> JournalEntry | None:
         return None
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     try:
-        file = _opened_shared(path)
+        file = _open_shared(path)
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
             os.write(file, b"\n")
     except OSError as error:
         raise ConfigurationError(
-            f"the journal {str(path)!r} cannot be written: {error.strerror}",
-            hint="Name a file in a directory that exists and is yours",
+            f"Journal {str(path)!r} cannot be written: {error.strerror}",
+            hint="Choose a file in an existing directory that this process may write",
         ) from error
     return file
 
 
-def _opened_shared(path: Path) -> int:
-    """The file that has the path, held together with all others who write it (rule 5)."""
+def _open_shared(path: Path) -> int:
+    """Open the file at the path, with a lock that is shared by all its writers (rule 5)."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         if not _is_locked(file):
-            return file  # A disk that knows no locks: nobody drops lines there.
+            return file  # A file system without locks: no lines are dropped there.
         try:
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
         except FileNotFoundError:
             pass
-        os.close(file)  # Another one has taken its place meanwhile.
+        os.close(file)  # Another process has replaced it.
 
 
 def _is_locked(file: int, *, alone: bool = False) -> bool:
-    """Hold the file with others, or alone: False if somebody else has it, or nothing is locked."""
+    """Get a shared or an exclusive lock: False if another process has one, or without locks."""
     if sys.platform == "win32":
-        return False  # Nobody drops lines there.
+        return False  # No lines are dropped there.
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
     except OSError:
@@ -458,12 +443,12 @@ _log = logging.getLogger("twinbus.pairing")
 
 Listener: TypeAlias = Callable[[EventRecord], object]
 
-# A reader that is this far behind has missed the point of "live"; the journal has it all.
+# A reader that is this far behind loses events; the journal contains all of them.
 EVENTS_WAITING_MAX: Final = 1_000
 
 
 class EventStream:
-    """Events from now on: ``async for occurrence in factory.events()``."""
+    """Events from now on: ``async for record in factory.events()``."""
 
     def __init__(self, hub: EventHub) -> None:
         self._hub = hub
@@ -471,15 +456,15 @@ class EventStream:
         self._arrived = asyncio.Event()
         self._is_closed = False
         self.dropped = 0
-        """Events that this reader was too slow for."""
+        """Number of events that were dropped because this reader was too slow."""
 
-    def put(self, occurrence: EventRecord) -> None:
+    def put(self, record: EventRecord) -> None:
         self.dropped += len(self._waiting) == EVENTS_WAITING_MAX
-        self._waiting.append(occurrence)
+        self._waiting.append(record)
         self._arrived.set()
 
     def close(self) -> None:
-        """End the iteration after what has arrived."""
+        """End the iteration after the events that have arrived."""
         self._is_closed = True
         self._hub.forget(self)
         self._arrived.set()
@@ -497,7 +482,7 @@ class EventStream:
 
 
 class EventHub:
-    """Tells everybody who wants to know."""
+    """Publishes events to streams, listeners, the log and the journal."""
 
     def __init__(self, primary: str) -> None:
         self._primary = primary
@@ -507,8 +492,8 @@ class EventHub:
         self._listeners: list[Listener] = []
         self._is_closed = False
 
-    def paired(self, secondary: str, journal: Journal | None) -> None:
-        """From now on events are those of a pair."""
+    def attach_pair(self, secondary: str, journal: Journal | None) -> None:
+        """Publish events as those of a pair from now on."""
         self.secondary, self._journal = secondary, journal
 
     def stream(self) -> EventStream:
@@ -522,7 +507,7 @@ class EventHub:
         self._streams.discard(stream)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with every event; returns how to stop that."""
+        """Call ``listener`` with every event; returns a function that unsubscribes it."""
         check_listener(listener)
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
@@ -531,20 +516,20 @@ class EventHub:
         for event in events:
             self._notify(EventRecord(event, utc_at(event.at_s), self._primary, self.secondary))
 
-    def _notify(self, occurrence: EventRecord) -> None:
-        _log.log(level_of(occurrence.event), "%s %s", self._primary, occurrence)
+    def _notify(self, record: EventRecord) -> None:
+        _log.log(level_of(record.event), "%s %s", self._primary, record)
         if self._journal is not None:
-            self._journal.append(occurrence)
+            self._journal.append(record)
         for stream in self._streams:
-            stream.put(occurrence)
+            stream.put(record)
         for listener in tuple(self._listeners):
             try:
-                listener(occurrence)
+                listener(record)
             except Exception:
-                _log.exception("a listener failed on %s", occurrence.name)
+                _log.exception("Event listener failed for event %s", record.name)
 
     async def close(self) -> None:
-        """End all streams, and write the journal's last lines."""
+        """End all streams, and write the last lines of the journal."""
         self._is_closed = True
         for stream in tuple(self._streams):
             stream.close()
@@ -552,7 +537,7 @@ class EventHub:
             await asyncio.to_thread(self._journal.close)
 
 
-_AT_HOME: Final = ("restored", "suspicion-cleared")
+_NOT_DIVERTED: Final = ("restored", "suspicion-cleared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,14 +548,14 @@ class Diversion:
     since: datetime
     reason: str
     is_held: bool = False
-    """Whether it stays there until somebody says otherwise."""
+    """Whether an operator keeps it diverted until another command."""
     last_event: datetime
     ended: datetime | None = None
-    """When the application that had diverted it was closed."""
+    """When the application that diverted it was closed; None if it was not."""
 
 
 def diversions(entries: Iterable[JournalEntry]) -> list[Diversion]:
-    """The entities that were diverted last and not restored since, the oldest first."""
+    """The entities that are diverted by the last entries, the oldest diversion first."""
     found: dict[str, Diversion] = {}
     for entry in entries:
         if (
@@ -580,18 +565,18 @@ def diversions(entries: Iterable[JournalEntry]) -> list[Diversion]:
             found = {path: replace(each, ended=entry.at) for path, each in found.items()}
         path = entry.facts.get("path")
         if isinstance(path, str):
-            _take(found, path, entry)
+            _apply(found, path, entry)
     return list(found.values())
 
 
-def _take(found: dict[str, Diversion], path: str, entry: JournalEntry) -> None:
-    is_held_away = entry.name == "entity-held" and entry.facts.get("is_diverted") is True
-    if entry.name in _AT_HOME or (entry.name == "entity-held" and not is_held_away):
+def _apply(found: dict[str, Diversion], path: str, entry: JournalEntry) -> None:
+    is_held_diverted = entry.name == "entity-held" and entry.facts.get("is_diverted") is True
+    if entry.name in _NOT_DIVERTED or (entry.name == "entity-held" and not is_held_diverted):
         found.pop(path, None)
         return
-    if path not in found and (entry.name == "diverted" or is_held_away):
+    if path not in found and (entry.name == "diverted" or is_held_diverted):
         reason = str(entry.facts.get("reason") or "")
         found[path] = Diversion(path=path, since=entry.at, reason=reason, last_event=entry.at)
     if path in found:
-        is_held = found[path].is_held or is_held_away
+        is_held = found[path].is_held or is_held_diverted
         found[path] = replace(found[path], is_held=is_held, last_event=entry.at, ended=None)

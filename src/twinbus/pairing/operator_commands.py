@@ -1,23 +1,23 @@
-"""Orders from an operator's shell to the applications of a pair: one small file that both know.
+"""The control file: commands of an operator to the running applications of a pair.
 
     {"orders": {"order": "failover", "is_held": false, "at": "2026-03-01T12:00:00+00:00"},
      "*":      {"order": "hold",     "is_held": true,  "at": ...}}
 
-    failover   divert the path; a good ping brings it home, unless it is held, too
+    failover   divert the path; a successful ping restores it, unless it is held as well
     restore    send to the primary again
-    hold       keep the path where it is
+    hold       keep the path in its current state
 
-Applications share nothing else with an operator's shell, so it is a file: the one that the option
-``control`` names. Who may write it may divert sends.
+Applications share nothing else with the shell of an operator, so it is a file: the option
+``control`` sets its path. A user that may write it may divert sends.
 
-Rule 1: the file is replaced as a whole: nobody ever reads half of one.
-Rule 2: every application that runs carries an order out once. One that starts later carries out
-        what is held; other orders were about their moment.
-Rule 3: the file holds no secret, and whoever may see its directory may read it: applications run
-        under another user than the operator's shell. A mode and a group that it has are kept.
-        Only its owner may write it, and whoever its owner lets; one that everybody may write is
-        not read.
-Rule 4: a file that is missing or cannot be read changes nothing, and is told in the log.
+Rule 1: the file is replaced as a whole: no process ever reads half of one.
+Rule 2: every running application executes a command once. One that starts later executes only
+        commands that are held; the others have expired.
+Rule 3: the file contains no secret, and every user that can read its directory can read it:
+        applications run as another user than the operator. Its mode and its group are kept. Only
+        its owner can write it, and users that the owner permits; a file that is writable for all
+        users is not read.
+Rule 4: a file that is missing or cannot be read changes nothing, and the log reports it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _log = logging.getLogger("twinbus.pairing")
 
 Verb: TypeAlias = Literal["failover", "restore", "hold"]
 
-LOOK_INTERVAL_S: Final = 1.0
-# Thousands of paths; whoever writes more is not one of ours.
+POLL_INTERVAL_S: Final = 1.0
+# Enough for thousands of paths; twinbus writes no larger file.
 FILE_BYTES_MAX: Final = 1 << 20
-# Of a new file; of one for a group; and what an existing one may keep: never that all may write.
+# Of a new file; of one for a group; and what an existing one may keep: never write for all users.
 USUAL_MODE: Final = 0o644
 GROUP_MODE: Final = 0o640
 KEPT_MODES: Final = 0o664
@@ -58,60 +58,59 @@ _VERBS: Final = ("failover", "restore", "hold")
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """What somebody wants of one path, or of all of them."""
+    """A command for one path, or for all of them."""
 
     order: Verb
     is_held: bool
     at: str
-    """When it was given; the same order given again is another one."""
+    """When it was written; the same command written again is a new one."""
 
 
 # -- the file -------------------------------------------------------------------------------
 
 
 def read_commands(file: Path) -> dict[str, OperatorCommand]:
-    """The last order of each path; raises ConfigurationError. No file: no orders."""
+    """The last command for each path; raises ConfigurationError. Empty without a file."""
     try:
         with file.open("rb") as opened:
             if os.fstat(opened.fileno()).st_mode & stat.S_IWOTH:
-                raise _unreadable(
-                    file, "everybody may write it", "Remove that permission: chmod o-w"
-                )
+                raise _unreadable(file, "it is writable for all users", f"Run `chmod o-w {file}`")
             content = opened.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise _unreadable(file, error.strerror or type(error).__name__) from error
     if not content.strip():
-        return {}  # Made beforehand, for its mode and group.
+        return {}  # Created beforehand, to set its mode and group.
     try:
-        told = json.loads(content)
-        orders = {path: OperatorCommand(**each) for path, each in told.items()}
+        decoded = json.loads(content)
+        commands = {path: OperatorCommand(**each) for path, each in decoded.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise _unreadable(file, "it is not what `twinbus pair` writes") from error
-    for path, each in orders.items():
+        raise _unreadable(file, "it was not written by `twinbus pair`") from error
+    for path, each in commands.items():
         if each.order not in _VERBS or not _is_path(path):
-            raise _unreadable(file, f"it has no order for {path!r:.60} that is known")
-    return orders
+            raise _unreadable(file, f"unknown command for {path!r:.60}")
+    return commands
 
 
 def write_command(
     file: Path, path: str, verb: Verb, *, is_held: bool, group: str | None = None
 ) -> dict[str, OperatorCommand]:
-    """Write an order; all that stand then. One for all paths replaces those for single ones.
+    """Write a command; returns all commands in the file. A command for all paths replaces those
+    for single paths.
 
-    ``group`` may read the file from then on, and nobody else but its owner.
+    From then on only the owner of the file and ``group`` can read it.
     """
     canonical = path if path == ALL_PATHS else parse_entity_path(path)
     before = {} if canonical == ALL_PATHS else read_commands(file)
-    order = OperatorCommand(verb, is_held, datetime.now(UTC).isoformat())
-    orders = {**before, canonical: order}
-    _replace(file, orders, group)
-    return orders
+    command = OperatorCommand(verb, is_held, datetime.now(UTC).isoformat())
+    commands = {**before, canonical: command}
+    _replace(file, commands, group)
+    return commands
 
 
-def _replace(file: Path, orders: Mapping[str, OperatorCommand], group: str | None) -> None:
-    content = json.dumps({path: asdict(each) for path, each in orders.items()}, indent=2)
+def _replace(file: Path, commands: Mapping[str, OperatorCommand], group: str | None) -> None:
+    content = json.dumps({path: asdict(each) for path, each in commands.items()}, indent=2)
     mode, group_id = _access(file, group)
     name = ""
     try:
@@ -129,13 +128,13 @@ def _replace(file: Path, orders: Mapping[str, OperatorCommand], group: str | Non
             with suppress(FileNotFoundError):
                 os.unlink(name)
         raise ConfigurationError(
-            f"the control file {str(file)!r} cannot be written: {error.strerror}",
-            hint="Choose a directory that exists and may be written",
+            f"Control file {str(file)!r} cannot be written: {error.strerror}",
+            hint="Choose an existing directory that you may write",
         ) from error
 
 
 def _access(file: Path, group: str | None) -> tuple[int, int | None]:
-    """The mode of the file to write, and its group if that is not the writer's own (rule 3)."""
+    """The mode of the new file, and its group if that is not the group of this process (rule 3)."""
     if group is not None:
         return GROUP_MODE, _group_id(group)
     try:
@@ -153,7 +152,7 @@ def _group_id(group: str) -> int:
         return int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
     except (ImportError, KeyError) as error:
         raise ConfigurationError(
-            f"group {group[:60]!r} not found on this machine",
+            f"Group {group[:60]!r} not found on this machine",
             hint="Use the name or the number of a group",
         ) from error
 
@@ -168,9 +167,9 @@ def _is_path(path: str) -> bool:
 
 
 def _unreadable(file: Path, reason: str, hint: str | None = None) -> ConfigurationError:
-    usual = "Name a file" if file.is_dir() else "Remove it, and give the orders again"
+    usual = "Choose a file" if file.is_dir() else "Delete the file, and repeat the commands"
     return ConfigurationError(
-        f"the control file {str(file)!r} cannot be read: {reason}", hint=hint or usual
+        f"Control file {str(file)!r} cannot be read: {reason}", hint=hint or usual
     )
 
 
@@ -178,7 +177,7 @@ def _unreadable(file: Path, reason: str, hint: str | None = None) -> Configurati
 
 
 class OperatorCommandWatcher:
-    """Carries out what the file says, as long as the pair lives."""
+    """Executes the commands in the file, as long as the pair exists."""
 
     def __init__(self, file: Path, routing: SendRouter) -> None:
         self._file, self._routing = file, routing
@@ -187,14 +186,14 @@ class OperatorCommandWatcher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """What is held counts before the first send."""
-        found = self._changed()
+        """Execute held commands before the first send."""
+        found = self._read_changed()
         if found is not None:
             self._known = found
-            for path, order in found.items():
-                if order.is_held:
-                    self._carry_out(path, order)
-        self._task = asyncio.create_task(self._watch(), name="twinbus-orders")
+            for path, command in found.items():
+                if command.is_held:
+                    self._execute(path, command)
+        self._task = asyncio.create_task(self._watch(), name="twinbus-operator-commands")
 
     async def stop(self) -> None:
         """May be called twice."""
@@ -204,17 +203,17 @@ class OperatorCommandWatcher:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            # A file may be on a disk that hangs: sends do not wait for it.
-            found = await asyncio.to_thread(self._changed)
+            await asyncio.sleep(POLL_INTERVAL_S)
+            # The file may be on a disk that does not respond: sends do not wait for it.
+            found = await asyncio.to_thread(self._read_changed)
             if found is not None:
                 before, self._known = self._known, found
-                for path, order in found.items():
-                    if before.get(path) != order:
-                        self._carry_out(path, order)
+                for path, command in found.items():
+                    if before.get(path) != command:
+                        self._execute(path, command)
 
-    def _changed(self) -> dict[str, OperatorCommand] | None:
-        """The orders, if the file is another one than before."""
+    def _read_changed(self) -> dict[str, OperatorCommand] | None:
+        """The commands, if the file has changed since the last read."""
         try:
             facts = self._file.stat()
             seen = (facts.st_mtime_ns, facts.st_ino)
@@ -225,16 +224,16 @@ class OperatorCommandWatcher:
         except FileNotFoundError:
             return None
         except (OSError, ConfigurationError) as error:
-            _log.warning("nothing was changed by the control file: %s", error)
+            _log.warning("Control file ignored: %s", error)
             return None
 
-    def _carry_out(self, path: str, order: OperatorCommand) -> None:
-        match order.order:
+    def _execute(self, path: str, command: OperatorCommand) -> None:
+        match command.order:
             case "failover":
                 self._routing.command(path, EntityFailover.force)
             case "restore":
                 self._routing.command(path, EntityFailover.mark_healthy)
             case "hold":
                 pass
-        if order.is_held:
+        if command.is_held:
             self._routing.command(path, EntityFailover.hold)

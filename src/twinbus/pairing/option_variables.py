@@ -3,9 +3,9 @@
     TWINBUS_PAIR_FAILOVER_INTERVAL=30s    TWINBUS_PAIR_REQUIRE_SECONDARY=yes
     TWINBUS_PAIR_ALLOWED_DESTINATIONS=orders*,bills
 
-Rule 1: this is the only place that knows these names; it receives the environment as a mapping.
-Rule 2: what is not set is not in the answer, so that the default of whoever asks holds.
-Rule 3: options that are objects (a classifier, a callback) are said in the program only.
+Rule 1: only this module contains these names; it receives the environment as a mapping.
+Rule 2: a variable that is not set is not in the result, so that the default of the caller applies.
+Rule 3: options that are objects (a classifier, a callback) can be set only in the program.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NO: Final = frozenset({"0", "false", "no", "off"})
 def _is_on(text: str) -> bool:
     word = text.lower()
     if word not in _YES | _NO:
-        raise ConfigurationError(f"it is {text!r:.40}", hint="Write yes or no")
+        raise ConfigurationError(f"Invalid switch: {text!r:.40}", hint="Use yes or no")
     return word in _YES
 
 
 def _whole_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise ConfigurationError(f"it is {text!r:.40}", hint="Write a whole number")
+        raise ConfigurationError(f"Invalid number: {text!r:.40}", hint="Use a whole number")
     return int(text)
 
 
@@ -43,7 +43,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def _hosting(text: str) -> SyphonHosting:
     if text not in ("spark", "local"):
-        raise ConfigurationError(f"it is {text!r:.40}", hint="Write spark or local")
+        raise ConfigurationError(f"Invalid engine: {text!r:.40}", hint="Use spark or local")
     return SyphonHosting("local" if text == "local" else "spark")
 
 
@@ -70,11 +70,11 @@ PAIR_OPTIONS: Final[Mapping[str, Callable[[str], Any]]] = {
     "keep_days": _whole_number,
     "operation_timeout": seconds,
 }
-"""Each with how its text is read; what the value may be is checked where it is used."""
+"""Each with the function that parses its text; the value is checked where it is used."""
 
 
 def options_in(environment: Mapping[str, str], names: Iterable[str]) -> dict[str, Any]:
-    """Those of the named options that the environment sets; an empty variable sets nothing."""
+    """The options in ``names`` that the environment sets; an empty variable sets nothing."""
     found: dict[str, Any] = {}
     for name, read in PAIR_OPTIONS.items():
         text = environment.get(variable_of(name), "").strip()
@@ -83,11 +83,11 @@ def options_in(environment: Mapping[str, str], names: Iterable[str]) -> dict[str
                 found[name] = read(text)
             except ConfigurationError as error:
                 raise ConfigurationError(
-                    f"{variable_of(name)} cannot be used: {error.sentence}", hint=error.hint
+                    f"Invalid value for {variable_of(name)}: {text!r:.40}", hint=error.hint
                 ) from None
     return found
 
 
 def variable_of(name: str) -> str:
-    """The variable of an option."""
+    """The environment variable of an option."""
     return _PREFIX + name.upper()

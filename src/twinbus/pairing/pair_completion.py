@@ -1,10 +1,10 @@
-"""Completes a pair whose secondary did not answer when it was made (P19).
+"""Completes a pair whose secondary was unreachable when it was created (P19).
 
-    the secondary answers    the pair is complete: queues, links, pings, the hosted syphon
-    it is unreachable        asked again soon: a second, doubling to five
-    it refuses               reported, and asked again later: its owner may mend that
+    the secondary responds    the pair is complete: queues, links, pings, the hosted syphon
+    it is unreachable         tried again soon: after 1 s, doubling to 5 s
+    it refuses                reported, and tried again later: its operator may solve that
 
-Rule 1: an error ends nothing but its try; stop() ends all of it.
+Rule 1: an error ends only its attempt; stop() ends all of them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["Completion"]
 
 T = TypeVar("T")
 
-# Soon enough for an application whose primary fails next, rare enough for a namespace that comes
-# back to a thousand processes that wait for it.
+# Soon enough for an application whose primary fails next, rare enough for a namespace that starts
+# again while a thousand processes wait for it.
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 5.0
-# A key that is wrong is not right a second later.
+# A wrong key is still wrong a second later.
 REFUSED_PAUSE_S: Final = 30.0
 JITTER: Final = 0.2
 
 
 class Completion(Generic[T]):
-    """Asks until there is an answer, in a task of its own."""
+    """Tries until the secondary responds, in a task of its own."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Completion(Generic[T]):
         report: Callable[[BaseException], None],
         rng: Random,
     ) -> None:
-        """``report`` is called with the error of every try that failed."""
+        """``report`` is called with the error of every failed attempt."""
         self._discover, self._complete, self._report = discover, complete, report
         self._rng = rng
         self._task: asyncio.Task[None] | None = None

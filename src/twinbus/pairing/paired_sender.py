@@ -1,15 +1,13 @@
-"""The sender of a pair, and all senders of a factory.
+"""PairedSender sends to one entity or its backlog; SenderRegistry has all senders of a factory.
 
-Carries out a send through a pair: the core decides, this file and send_execution.py do it.
-
-What all senders of one factory share: the driver, the routing, and the gate of pairing.
+``failover.send_decision`` decides each step of a send; this module executes the first attempt, and
+``send_execution`` the other steps.
 
 Rule 1: a healthy send costs one look-up and the driver's own work: no copy, no extra round trip
-        (P0). Only a send that meets trouble becomes a journey.
-Rule 2: a message that could not make the detour is refused in every state (P12, P13).
-Rule 3: the messages are the caller's: nothing of them is changed.
-Rule 4: while a pair is being made the gate is shut, and sends wait in front of it (P1), each at
-        most until its own deadline.
+        (P0). Only a send whose first attempt fails becomes a SendExecution.
+Rule 2: a message that could not be diverted is refused in every state (P12, P13).
+Rule 3: the messages belong to the caller: they are never changed.
+Rule 4: while a pair is being created sends are suspended (P1), each at most until its own deadline.
 """
 
 from __future__ import annotations
@@ -48,14 +46,14 @@ if TYPE_CHECKING:
 __all__ = ["PairedSender", "SenderRegistry", "checked_timeout_s"]
 
 SEND_TIMEOUT_S_MAX: Final = 86_400.0
-"""A day: whoever waits longer wants something else."""
+"""One day."""
 
 
 class PairedSender:
-    """A way into one entity, that goes round by the backlog while the entity is away.
+    """Sends to one entity, or to its backlog while the entity is diverted.
 
     It may be used from many tasks at once. Before its factory is paired it is an ordinary sender
-    with retries; afterwards the same object is a paired one (P1).
+    with retries; afterwards the same object is a paired sender (P1).
     """
 
     def __init__(
@@ -68,30 +66,31 @@ class PairedSender:
         self.path = path
         """Canonical: the name that events, health and the backlog use."""
         self.registry = registry
-        """What all senders of the factory share."""
+        """Shared by all senders of the factory."""
         self._kind = kind
         self._links = Links(path, registry.driver, link)
         self._affinity = QueueAffinity()
         self._routing: SendRouter | None = None
         self._entity: Entity | None = None
 
-    # -- what callers ask ---------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------
 
     def send_outgoing(
         self, messages: Sequence[OutgoingMessage], *, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, SendResult]:
-        """Await it: it returns once they are durable. ``where`` is the path of the entity or of
-        the backlog queue that took them (the last one, if a batch was sent in parts)."""
+        """Await it: it returns once the messages are durable. ``where`` is the path of the entity
+        or the backlog queue that has accepted them (the last one, if a batch was sent in
+        parts)."""
         return self._carry(messages, _send, timeout_s)
 
     async def schedule_outgoing(
         self, messages: Sequence[OutgoingMessage], *, timeout_s: float | None = None
     ) -> list[int]:
-        """Hand in messages that carry their time; numbers for cancelling.
+        """Send messages with a scheduled enqueue time; returns sequence numbers, for cancelling.
 
         The primary's sequence numbers are positive. While the entity is diverted the messages
-        wait in the backlog with their schedule, and the numbers are negative: cancel_scheduled()
-        knows them, and cannot cancel them.
+        wait in the backlog with their schedule, and the numbers are negative:
+        cancel_scheduled() cannot cancel these.
         """
         outcome = await self._carry(messages, _schedule, timeout_s)
         return [*_placeholder_numbers(outcome.diverted, self.registry.rng), *(outcome.answer or ())]
@@ -99,10 +98,10 @@ class PairedSender:
     async def cancel_scheduled(
         self, sequence_numbers: Sequence[int], *, timeout_s: float | None = None
     ) -> None:
-        """Take scheduled messages back.
+        """Cancel scheduled messages.
 
-        Raises CancelImpossible, before anything is cancelled, for messages that went to the
-        backlog, and while the entity is diverted, because nothing but pings goes there (P8).
+        Raises CancelImpossible, before anything is cancelled, for diverted messages, and while
+        the entity is diverted, because the primary gets only pings then (P8).
         """
         if any(number < 0 for number in sequence_numbers):
             raise CancelImpossible.in_backlog(self.path)
@@ -122,16 +121,16 @@ class PairedSender:
             calls.leave_send(task)
 
     def set_meter(self, meter: ClientMeter | None) -> None:
-        """Count there what is sent from now on; None: nowhere."""
+        """Count sends with this meter from now on; None for no metering."""
         self._links.set_meter(self.registry.driver, meter, self._kind.unpack)
 
     async def close(self) -> None:
-        """Let go of the links; may be called twice."""
+        """Close the links; may be called twice."""
         self.registry.forget(self)
         if not self.registry.calls.is_inherited:
             await self._links.close()
 
-    # -- how it is done -----------------------------------------------------------------------
+    # -- execution ----------------------------------------------------------------------------
 
     async def _carry(
         self,
@@ -139,9 +138,9 @@ class PairedSender:
         send_attempt: SendAttempt,
         timeout_s: float | None,
     ) -> SendResult:
-        """One coroutine for the usual case, because every layer more is paid by every send."""
+        """One coroutine for the usual case, because every send pays for every layer."""
         if not messages:
-            raise ConfigurationError("there is nothing to send", hint="Give at least one message")
+            raise ConfigurationError("No message to send", hint="Pass at least one message")
         timeout_s = self._timeout_s(timeout_s)
         registry, error, attempt_s = self.registry, None, None
         task = registry.calls.enter_send()
@@ -149,9 +148,9 @@ class PairedSender:
             start_s = registry.now_s()
             if registry.is_suspended:
                 await registry.wait_until_paired(start_s, timeout_s)
-                routing, entity = self._known(messages)
+                routing, entity = self._route(messages)
             else:
-                routing, entity = self._known(messages)
+                routing, entity = self._route(messages)
                 attempt_s = first_attempt_s(entity.failover, timeout_s)
             entity.sends_under_way += 1
             try:
@@ -189,8 +188,8 @@ class PairedSender:
     def caller_left(
         self, routing: SendRouter, entity: Entity, began_s: float, success_mark: tuple[int, int]
     ) -> None:
-        """A first attempt was cancelled, by its caller or at the end of the factory (which says
-        nothing about the entity)."""
+        """A first attempt was cancelled, by its caller or because the factory has ended (which
+        means nothing for the entity)."""
         if self.registry.calls.is_open:
             routing.publish(
                 cancelled_attempt(
@@ -201,14 +200,14 @@ class PairedSender:
                 )
             )
 
-    async def go_on(
+    async def continue_send(
         self,
         messages: Sequence[OutgoingMessage],
         error: Exception,
         start_s: float,
         timeout_s: float,
     ) -> SendResult:
-        """Go on with a send whose first attempt was made on a thread of its own and failed."""
+        """Continue a send whose first attempt, on the caller's thread, has failed."""
         registry = self.registry
         try:
             task = registry.calls.resume_send()
@@ -216,7 +215,7 @@ class PairedSender:
             ended.is_ambiguous = getattr(error, "is_ambiguous", False)
             raise
         try:
-            routing, entity = self._known(messages)
+            routing, entity = self._route(messages)
             entity.sends_under_way += 1
             try:
                 deadline = Deadline(start_s, start_s + timeout_s)
@@ -231,14 +230,15 @@ class PairedSender:
             registry.calls.leave_send(task)
 
     def entity_in(self, routing: SendRouter) -> Entity | None:
-        """The entity, if a send on the loop has asked that routing for it before."""
+        """The entity in that routing; None before the first send on the loop."""
         return self._entity if self._routing is routing else None
 
-    def _known(self, messages: Sequence[OutgoingMessage]) -> tuple[SendRouter, Entity]:
-        """The way that a send takes, once its messages could make the detour (P12, P13)."""
+    def _route(self, messages: Sequence[OutgoingMessage]) -> tuple[SendRouter, Entity]:
+        """The routing and the entity of a send; refuses messages that could not be diverted (P12,
+        P13)."""
         routing = self.registry.routing
         if self._entity is None or self._routing is not routing:
-            # The entity first: another thread may look (entity_in).
+            # The entity first: another thread may read both (entity_in).
             self._entity = routing.entity(self.path)
             self._routing = routing
         if routing.message_bytes_max is not None:
@@ -271,10 +271,10 @@ class PairedSender:
         start_s = self.registry.now_s()
         if self.registry.is_suspended:
             await self.registry.wait_until_paired(start_s, timeout_s)
-        routing, entity = self._known(())
+        routing, entity = self._route(())
         if entity.failover.is_diverted:
             raise CancelImpossible.while_diverted(self.path)
-        # A cancel has no way round: it is retried as an unpaired call and diverts nothing.
+        # A cancel cannot be diverted: it is retried as an unpaired call and diverts nothing.
         alone = SendRouter.unpaired(routing.hub, routing.rules.retry, routing.rules.credential)
         deadline = Deadline(start_s, start_s + timeout_s)
         await self._new_execution((), send_attempt, deadline, alone, alone.entity(self.path)).run()
@@ -294,26 +294,26 @@ def _schedule(
 
 
 def _placeholder_numbers(count: int, rng: Random) -> list[int]:
-    """Numbers for scheduled messages that went to the backlog: never those of a message."""
+    """Numbers for diverted scheduled messages: never a sequence number of the service."""
     return [-1 - rng.getrandbits(62) for _ in range(count)]
 
 
 def checked_timeout_s(timeout_s: object) -> float:
-    """A time that a caller gave for one call."""
+    """The timeout of a call, checked."""
     if (
         isinstance(timeout_s, bool)
         or not isinstance(timeout_s, int | float)
         or not 0 < timeout_s <= SEND_TIMEOUT_S_MAX
     ):
         raise ConfigurationError(
-            f"a timeout is {timeout_s!r:.40}",
-            hint=f"Use seconds above 0; {SEND_TIMEOUT_S:g} is the default",
+            f"Invalid value for timeout: {timeout_s!r:.40}",
+            hint=f"Use a number of seconds greater than 0; the default is {SEND_TIMEOUT_S:g}",
         )
     return float(timeout_s)
 
 
 class SenderRegistry:
-    """Gives out senders and knows the way."""
+    """The senders of a factory, and their driver and routing."""
 
     def __init__(
         self, driver: Driver, calls: CallTracker, routing: SendRouter, operation_timeout_s: float
@@ -325,10 +325,10 @@ class SenderRegistry:
         self.now_s: Callable[[], float] = time.monotonic
         self.rng = Random()
         self._senders: set[PairedSender] = set()
-        self._gate: asyncio.Event | None = None
+        self._paired_event: asyncio.Event | None = None
 
     def sender(self, path: str, kind: MessageAdapter, link: Sender | None = None) -> PairedSender:
-        """A new sender with links of its own; ``path`` is canonical."""
+        """A new sender with its own links; ``path`` is canonical."""
         self.calls.check()
         sender = PairedSender(path, self, kind, link)
         self._senders.add(sender)
@@ -339,11 +339,11 @@ class SenderRegistry:
 
     @property
     def paths(self) -> list[str]:
-        """The entities that somebody has a sender for."""
+        """The entities that have a sender."""
         return sorted({sender.path for sender in tuple(self._senders)})
 
     def set_meter(self, driver: Driver, meter: ClientMeter | None) -> None:
-        """What senders do is counted there from now on, whenever they were made."""
+        """Count with this meter from now on, for existing senders too."""
         self.driver = driver
         for sender in tuple(self._senders):
             sender.set_meter(meter)
@@ -352,30 +352,32 @@ class SenderRegistry:
         for sender in tuple(self._senders):
             await sender.close()
 
-    # -- the gate -----------------------------------------------------------------------------
+    # -- suspension ---------------------------------------------------------------------------
 
     def suspend_sends(self) -> None:
-        self._gate = asyncio.Event()
+        self._paired_event = asyncio.Event()
 
     def resume_sends(self) -> None:
-        if self._gate is not None:
-            self._gate.set()
-            self._gate = None
+        if self._paired_event is not None:
+            self._paired_event.set()
+            self._paired_event = None
 
     @property
     def is_suspended(self) -> bool:
-        return self._gate is not None
+        return self._paired_event is not None
 
     async def wait_until_paired(self, start_s: float, timeout_s: float) -> None:
-        """Wait until the pair is made, at most as long as the send has time."""
+        """Wait until pairing has ended, at most until the deadline of the send."""
         try:
             async with asyncio.timeout(start_s + timeout_s - self.now_s()):
-                while self._gate is not None:  # Shut again, where pairing failed and is repeated.
-                    await self._gate.wait()
+                while (
+                    self._paired_event is not None
+                ):  # Set again if pairing has failed and is repeated.
+                    await self._paired_event.wait()
         except TimeoutError:
             error = OperationTimeout(
-                f"the namespaces were not paired within the {timeout_s:g} s of a send",
-                hint="Give the send more time, or look at what pair_namespace() waits for",
+                f"The namespaces were not paired within the timeout of the send, {timeout_s:g} s",
+                hint="Use a longer timeout, or check why pair_namespace() takes so long",
             )
             error.is_ambiguous = False
             raise error from None

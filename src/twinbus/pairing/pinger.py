@@ -1,11 +1,11 @@
-"""Keeps the time of a pair: diverts what has failed for long enough, pings what is diverted.
+"""The timers of a pair: diverts entities after the failover interval, pings diverted entities.
 
     the earliest timer of all entities --> handle_timer --> events, and pings
-    a ping's answer --> ping_answered --> restored, or another ping later
+    the answer to a ping --> ping_answered --> restored, or another ping later
 
-Rule 1: one task keeps the time of all entities; each ping has a task of its own, so that one that
-        hangs delays no other. An entity never has two pending (P11).
-Rule 2: a ping uses a link of its own, because the senders' links may be the problem.
+Rule 1: one task handles the timers of all entities; each ping has its own task, so that a ping
+        without an answer delays no other. An entity never has two pending pings (P11).
+Rule 2: a ping uses its own link, because the links of the senders may be the problem.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Pinger"]
 
 _log = logging.getLogger("twinbus.pairing")
 
-# Long enough for a slow primary that is coming back, short enough to ask again soon when the
-# answer was lost on the way.
+# Long enough for a slow primary that has just started, short enough to ping again soon if an answer
+# was lost.
 PING_TIMEOUT_S_MIN: Final = 5.0
 PING_TIMEOUT_S_MAX: Final = 30.0
 
 
 class Pinger:
-    """Runs as long as the pair."""
+    """Runs as long as the pair exists."""
 
     def __init__(
         self,
@@ -44,22 +44,22 @@ class Pinger:
         mode: PingMode,
         contact: Callable[[], Awaitable[str]],
     ) -> None:
-        """``contact`` says why the primary cannot be contacted, or nothing."""
+        """``contact`` returns why the primary is unreachable, or an empty text."""
         self._routing = routing
         self._primary = primary
         self._mode = mode
         self._contact = contact
-        self._asking: set[asyncio.Task[None]] = set()
+        self._ping_tasks: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._keep_time(), name="twinbus-pinger")
+        self._task = asyncio.create_task(self._run_timers(), name="twinbus-pinger")
         if self._routing.outage:
             self._track(asyncio.create_task(self._await_contact(), name="twinbus-contact"))
 
     async def stop(self) -> None:
-        """No ping after this; may be called twice."""
-        tasks = [*self._asking] + ([self._task] if self._task is not None else [])
+        """End all timers and pings; may be called twice."""
+        tasks = [*self._ping_tasks] + ([self._task] if self._task is not None else [])
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -69,12 +69,12 @@ class Pinger:
         interval_s = self._routing.policy.ping_interval_s
         return min(max(interval_s, PING_TIMEOUT_S_MIN), PING_TIMEOUT_S_MAX)
 
-    async def _keep_time(self) -> None:
+    async def _run_timers(self) -> None:
         while True:
-            self._do_what_is_due()
+            self._handle_due_timers()
             await self._routing.notifier.wait(self._until_next_s())
 
-    def _do_what_is_due(self) -> None:
+    def _handle_due_timers(self) -> None:
         now_s = self._routing.now_s()
         for entity in list(self._routing.entities.values()):
             due: list[Event | PingPrimary] = entity.failover.handle_timer(now_s)
@@ -89,19 +89,19 @@ class Pinger:
         return min(times) - self._routing.now_s() if times else None
 
     async def _await_contact(self) -> None:
-        """A pair that was made during an outage, and whose entities nobody uses yet: find out
-        when it is over, so that their first sends go home (P17)."""
+        """For a pair that was created during an outage and has no used entities yet: detect the
+        end of the outage, so that first sends go to the primary (P17)."""
         while self._routing.outage:
-            await self._interval_passed()
+            await self._wait_interval()
             try:
                 found = await self._contact()
             except Exception:
-                found = ""  # Whatever it says, it can say something.
-            if self._routing.outage:  # Unless a ping, or an operator, knew better meanwhile.
+                found = ""  # Any answer means that it is reachable.
+            if self._routing.outage:  # A ping or an operator may have ended it.
                 self._routing.outage = found
 
-    async def _interval_passed(self) -> None:
-        """Wait for a ping interval, which may be changed meanwhile."""
+    async def _wait_interval(self) -> None:
+        """Wait for a ping interval, which may change while waiting."""
         routing, began_s = self._routing, self._routing.now_s()
         while (left_s := began_s + routing.policy.ping_interval_s - routing.now_s()) > 0:
             await routing.notifier.wait(left_s)
@@ -112,8 +112,8 @@ class Pinger:
         self._track(asyncio.create_task(self._ping(wanted), name=f"twinbus-ping-{wanted.path}"))
 
     def _track(self, task: asyncio.Task[None]) -> None:
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._ping_tasks.add(task)
+        task.add_done_callback(self._ping_tasks.discard)
 
     async def _ping(self, wanted: PingPrimary) -> None:
         failure = await self._failure(wanted.path)
@@ -130,14 +130,14 @@ class Pinger:
         )
 
     async def _failure(self, path: str) -> Exception | None:
-        """Ping; what went wrong, or None."""
+        """Ping; the error, or None."""
         try:
-            await self._ask(self._primary.sender(path))
+            await self._send_ping(self._primary.sender(path))
         except Exception as error:
             return error
         return None
 
-    async def _ask(self, sender: Sender) -> None:
+    async def _send_ping(self, sender: Sender) -> None:
         try:
             match self._mode:
                 case "message":
@@ -148,11 +148,11 @@ class Pinger:
                 case _:
                     assert_never(self._mode)
         finally:
-            await _let_go(sender)
+            await _close_quietly(sender)
 
 
 def _refusal(failure: Exception | None) -> str:
-    """What the primary will answer until an operator acts; nothing for all other errors."""
+    """The error that the primary returns until an operator acts; empty for all other errors."""
     match failure:
         case EntityNotFound():
             return "not found"
@@ -162,8 +162,8 @@ def _refusal(failure: Exception | None) -> str:
             return ""
 
 
-async def _let_go(sender: Sender) -> None:
+async def _close_quietly(sender: Sender) -> None:
     try:
         await sender.close()
     except Exception as error:
-        _log.debug("the link of a ping did not close: %s", error)
+        _log.debug("Ping: closing the link failed: %s", error)

@@ -1,13 +1,13 @@
-"""Backlog queues found or made on the secondary, before anybody needs them (P2, P4, P5).
+"""Finds or creates backlog queues on the secondary, before they are needed (P2, P4, P5).
 
-    with Manage      each queue is looked at, and made when it is missing
-    without it       a sender attaches to each, and the reachable ones count
-    in both cases    a link to each through the factory that will send: ready means ready (P18)
+    with Manage       each queue is read, and created if it is missing
+    without Manage    a sender attaches to each, and the reachable ones are used
+    in both cases     a link to each through the factory that will send (P18)
 
-Rule 1: an existing queue is never altered and never deleted; extra ones are left alone.
-Rule 2: some queues are better than none: what failed is told with its reason, and only nothing
-        at all is an error.
-Rule 3: somebody else may be doing the same at this moment: "exists already" is good news.
+Rule 1: an existing queue is never changed and never deleted; further queues are ignored.
+Rule 2: some queues are better than none: a queue that failed is reported with its reason, and it
+        is an error only if no queue can be used.
+Rule 3: another process may do the same at this moment: EntityExists is not an error.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from twinbus.pairing.backlog_queues import (
 
 __all__ = ["BacklogManager", "Missing", "Provisioned", "open_links", "provision"]
 
-# Enough to make ten queues in a second or two, too few to be throttled for it.
+# Enough to create ten queues in a second or two, too few to be throttled.
 AT_ONCE_MAX: Final = 4
 ATTEMPTS_MAX: Final = 3
 PAUSE_S: Final = 1.0
 DEFAULT_TIMEOUT_S: Final = 120.0
 LINKS_TIMEOUT_S: Final = 30.0
 
-# What says that the management is closed to us, rather than something about one queue.
-_CLOSED: Final = (
+# Errors of the administration as a whole, and not of one queue.
+_ADMINISTRATION_ERRORS: Final = (
     AccessRefused,
     AuthenticationFailed,
     CommunicationError,
@@ -61,7 +61,7 @@ _CLOSED: Final = (
 
 
 class BacklogManager(Protocol):
-    """What provisioning asks of a namespace manager."""
+    """What provisioning needs of a namespace manager."""
 
     async def get_queue(self, path: str) -> QueueProperties:
         """Raises EntityNotFound."""
@@ -84,30 +84,30 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioned:
-    """What was found and made; every path stands in exactly one of created, found, missing."""
+    """The backlog queues; every path is in exactly one of created, found and missing."""
 
     created: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     drift: tuple[PropertyDrift, ...] = ()
     unmanaged: str | None = None
-    """Why the queues could not be looked at, only attached to; None when they could."""
+    """Why the queues could not be read, only attached to; None if they could."""
     paths: tuple[str, ...] = ()
-    """The queues that can be used, in the order of their index."""
+    """The usable queues, in the order of their index."""
     links: Mapping[str, LinkProperties] = field(default_factory=dict)
-    """What was said when a sending link to a queue was opened, for those that were."""
+    """The properties of the sending links that were opened, by queue."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What somebody should look at, a sentence each."""
+        """What an operator should check, one sentence each."""
         unseen = (
             ()
             if self.unmanaged is None
-            else (f"the properties of the backlog queues are not known: {self.unmanaged}",)
+            else (f"The properties of the backlog queues are unknown: {self.unmanaged}",)
         )
         return (
             *unseen,
-            *(f"the backlog queue {each} (not used)" for each in self.missing),
-            *(f"the backlog queue {each} (used as it is)" for each in self.drift),
+            *(f"Backlog queue {each} (not used)" for each in self.missing),
+            *(f"Backlog queue {each} (used unchanged)" for each in self.drift),
         )
 
 
@@ -122,29 +122,30 @@ async def provision(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     pause_s: float = PAUSE_S,
 ) -> Provisioned:
-    """Have ``count`` backlog queues ready; raises NoBacklogQueue, or what every try ended with.
+    """Find or create ``count`` backlog queues; raises NoBacklogQueue, or the error that all
+    attempts ended with.
 
-    Half of the time is for the management; should that not answer, the other half is enough to
-    attach to queues that exist. What it has warned of by then is not used. ``owner`` is the mark of
-    this pair, which new queues carry (P21).
+    Half of the time is for the administration; if that does not respond, the other half is enough
+    to attach to existing queues. Queues that it has found to be unsafe by then are not used.
+    ``owner`` is the mark of this pair, which new queues get (P21).
     """
     wanted = _Wanted(allow_lossy, owner)
     paths = backlog_paths(primary_name, count)
     refused: list[Missing] = []
     try:
         async with asyncio.timeout(timeout_s / 2):
-            outcome = await _managed(manager, paths, pause_s, refused, wanted)
+            outcome = await _provision_managed(manager, paths, pause_s, refused, wanted)
     except TimeoutError:
         outcome = OperationTimeout(
-            f"the secondary's management gave no answer in {timeout_s / 2:g} s"
+            f"The administration of the secondary did not respond within {timeout_s / 2:g} s"
         )
     is_unmanaged_for_now = isinstance(outcome, ServiceError) and outcome.is_transient
     if isinstance(outcome, ServiceError):
-        outcome = await _attached(driver, paths, timeout_s / 2, outcome, refused)
+        outcome = await _provision_attached(driver, paths, timeout_s / 2, outcome, refused)
     if not outcome.paths:
-        error = _nothing(outcome, driver.address)
+        error = _no_queue_error(outcome, driver.address)
         if isinstance(error, NoBacklogQueue) and is_unmanaged_for_now:
-            error.is_transient = True  # The queues may be made when the management answers.
+            error.is_transient = True  # The queues may be created when the administration responds.
         raise error
     return outcome
 
@@ -157,24 +158,24 @@ async def open_links(
     timeout_s: float = LINKS_TIMEOUT_S,
     pause_s: float = PAUSE_S,
 ) -> Provisioned:
-    """Open a sending link to every queue, through the factory that will send (P18); those that
-    do not answer are left out. Raises NoBacklogQueue, or what every link ended with."""
+    """Open a sending link to every queue, through the factory that will send (P18); unreachable
+    queues are not used. Raises NoBacklogQueue, or the error that all links ended with."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + timeout_s
 
-    async def opened(path: str) -> LinkProperties | ServiceError:
+    async def open_link(path: str) -> LinkProperties | ServiceError:
         is_new = path in done.created
         for attempt in range(ATTEMPTS_MAX):
             answer = await _attach(driver, path, max(0.0, until_s - loop.time()))
-            # A queue that was just made may not be known everywhere yet.
+            # A new queue may not be known everywhere in the service yet.
             if not (is_new and isinstance(answer, EntityNotFound)):
                 break
             await asyncio.sleep(pause_s * 2**attempt)
         return answer
 
     unseen = [path for path in done.paths if path not in done.links]
-    told = await bounded_gather(unseen, opened, concurrency_max=AT_ONCE_MAX)
-    answers = dict(zip(unseen, told, strict=True))
+    results = await bounded_gather(unseen, open_link, concurrency_max=AT_ONCE_MAX)
+    answers = dict(zip(unseen, results, strict=True))
     failed = {path: each for path, each in answers.items() if isinstance(each, ServiceError)}
     missing = [Missing(path, _unreachable(error), error) for path, error in failed.items()]
     linked = {path: each for path, each in answers.items() if isinstance(each, LinkProperties)}
@@ -185,7 +186,7 @@ async def open_links(
         links={**done.links, **linked},
     )
     if not reached.paths:
-        raise _nothing(replace(reached, missing=tuple(missing)), address)
+        raise _no_queue_error(replace(reached, missing=tuple(missing)), address)
     return reached
 
 
@@ -204,42 +205,44 @@ class _Seen:
     is_new: bool
 
 
-async def _managed(
+async def _provision_managed(
     manager: BacklogManager,
     paths: Sequence[str],
     pause_s: float,
     refused: list[Missing],
     wanted: _Wanted,
 ) -> Provisioned | ServiceError:
-    """Look at or make every queue; the error when the first one shows that we may not.
+    """Read or create every queue; returns an error if the first queue shows that this is refused.
 
-    ``refused`` has those that cannot be used as soon as that is known.
+    Queues that cannot be used are added to ``refused`` as soon as that is known.
     """
 
-    async def looked_at(path: str) -> _Seen | Missing | ServiceError:
-        seen = await _looked_at(manager, path, pause_s, wanted)
+    async def ensure(path: str) -> _Seen | Missing | ServiceError:
+        seen = await _ensure_queue(manager, path, pause_s, wanted)
         if isinstance(seen, Missing):
             refused.append(seen)
         return seen
 
-    first = await looked_at(paths[0])
-    if isinstance(first, _CLOSED):
+    first = await ensure(paths[0])
+    if isinstance(first, _ADMINISTRATION_ERRORS):
         return first
-    rest = await bounded_gather(paths[1:], looked_at, concurrency_max=AT_ONCE_MAX)
-    return _summed_up(paths, [first, *rest], wanted.owner)
+    rest = await bounded_gather(paths[1:], ensure, concurrency_max=AT_ONCE_MAX)
+    return _summarise(paths, [first, *rest], wanted.owner)
 
 
-async def _looked_at(
+async def _ensure_queue(
     manager: BacklogManager, path: str, pause_s: float, wanted: _Wanted
 ) -> _Seen | Missing | ServiceError:
-    last: ServiceError = EntityNotFound("it is neither there nor can it be made", path=path)
+    last: ServiceError = EntityNotFound(
+        "The queue was not found and could not be created", path=path
+    )
     for attempt in range(ATTEMPTS_MAX):
         try:
-            return await _found_or_made(manager, path, wanted)
+            return await _find_or_create(manager, path, wanted)
         except EntityExists:
-            # Somebody made it between our two questions: look again. What still is no queue then
-            # is a topic.
-            last = EntityNotFound(f"a topic has the name {path!r}", path=path)
+            # Another process has created it between our two requests: read it again. If it is
+            # still not found as a queue, it is a topic.
+            last = EntityNotFound(f"{path!r} is a topic, not a queue", path=path)
             continue
         except ServiceError as error:
             last = error
@@ -251,7 +254,7 @@ async def _looked_at(
     return last
 
 
-async def _found_or_made(manager: BacklogManager, path: str, wanted: _Wanted) -> _Seen | Missing:
+async def _find_or_create(manager: BacklogManager, path: str, wanted: _Wanted) -> _Seen | Missing:
     try:
         queue = await manager.get_queue(path)
     except EntityNotFound:
@@ -260,7 +263,7 @@ async def _found_or_made(manager: BacklogManager, path: str, wanted: _Wanted) ->
     return _Seen(queue, is_new=False) if danger is None else Missing(path, danger)
 
 
-def _summed_up(
+def _summarise(
     paths: Sequence[str], results: Sequence[_Seen | Missing | ServiceError], owner: str
 ) -> Provisioned:
     seen = [(path, each) for path, each in zip(paths, results, strict=True)]
@@ -288,14 +291,14 @@ def _summed_up(
 # -- with Send only -----------------------------------------------------------------------
 
 
-async def _attached(
+async def _provision_attached(
     driver: Driver,
     paths: Sequence[str],
     timeout_s: float,
     unmanaged: ServiceError,
     refused: Sequence[Missing],
 ) -> Provisioned:
-    """Count the queues that a sender can reach, without those that were refused."""
+    """The queues that a sender can attach to, without those in ``refused``."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + timeout_s
     left_out = {each.path for each in refused}
@@ -305,11 +308,11 @@ async def _attached(
         lambda path: _attach(driver, path, max(0.0, until_s - loop.time())),
         concurrency_max=AT_ONCE_MAX,
     )
-    told = list(zip(paths, answers, strict=True))
-    links = {path: answer for path, answer in told if isinstance(answer, LinkProperties)}
+    answered = list(zip(paths, answers, strict=True))
+    links = {path: answer for path, answer in answered if isinstance(answer, LinkProperties)}
     unreached = [
         Missing(path, _unreachable(answer), answer)
-        for path, answer in told
+        for path, answer in answered
         if isinstance(answer, ServiceError)
     ]
     return Provisioned(
@@ -334,32 +337,32 @@ async def _attach(driver: Driver, path: str, timeout_s: float) -> LinkProperties
 def _unreachable(error: ServiceError) -> str:
     match error:
         case EntityNotFound():
-            return "it does not exist, and making it needs the claim Manage on the secondary"
+            return "not found; creating it requires the Manage claim on the secondary"
         case AccessRefused():
-            return "the claim Send is missing for it"
+            return "the Send claim is missing"
     return error.sentence.rstrip(".")
 
 
-# -- nothing at all -----------------------------------------------------------------------
+# -- no usable queue ----------------------------------------------------------------------
 
 
-def _nothing(outcome: Provisioned, address: object) -> ServiceError | NoBacklogQueue:
-    """The error of a pairing that has no backlog queue; a claim or a key that is missing comes
-    under its own name."""
+def _no_queue_error(outcome: Provisioned, address: object) -> ServiceError | NoBacklogQueue:
+    """The error of a pair without a backlog queue; a missing claim and a wrong key have their own
+    classes."""
     first, where = outcome.missing[0], f"namespace {address}"
     reasons = f"{first}" + (f"; {outcome.unmanaged}" if outcome.unmanaged else "")
     for kind in (AuthenticationFailed, AccessRefused):
         if all(isinstance(each.error, kind) for each in outcome.missing):
             error: ServiceError = kind(
-                f"{where} lets us use none of {len(outcome.missing)} backlog queues: {reasons}",
+                f"No access to {len(outcome.missing)} backlog queues in {where}: {reasons}",
                 path=first.path,
-                hint="Give the secondary's rule Send on these queues, or Manage to make them",
+                hint="Add the Send or the Manage claim to the access rule of the secondary",
             )
             error.__cause__ = first.error
             return error
     nothing = NoBacklogQueue(
-        f"none of {len(outcome.missing)} backlog queues in {where} can be used: {reasons}",
-        hint="Run `twinbus preflight`, which says for each queue what to fix",
+        f"None of {len(outcome.missing)} backlog queues in {where} can be used: {reasons}",
+        hint="Run `twinbus preflight`, which lists what to fix for each queue",
     )
     nothing.is_transient = any(
         each.error is not None and each.error.is_transient for each in outcome.missing

@@ -1,22 +1,19 @@
-"""Where a send goes, the health of the entities, and who is told about changes of it.
+"""Where the sends of a factory go, and the health of its entities.
 
-Wakes everybody who waits in a factory, whenever something has changed there.
-
-Where the sends of a factory go, and what is known about its entities.
-
-    unpaired   every entity is held at home: retries, and otherwise nothing but the driver
-    waiting    as unpaired, until the secondary answers (P19)
-    paired     one failover machine for each entity, one rotation for all senders
-
-What a factory says about its entities: one frozen value for each (P16).
+    ChangeNotifier   wakes all waiting tasks of a factory when its state has changed
+    SendRouter       the routing that all senders of a factory share
+        unpaired         every entity is held on the primary: the driver with retries
+        incomplete       as unpaired, until the secondary responds (P19)
+        paired           one failover state machine for each entity, one rotation for all senders
+    EntityHealth     the health of one entity as a frozen value (P16)
 
 Rule 1: all senders of a factory share one routing; pairing replaces it as a whole, so a send
-        sees either the old one or the new one. A pair that was waiting is completed in place, so
-        that sends under way can still be diverted.
-Rule 2: everything that happens goes through ``publish``: subscribers hear of it, and whoever waits
-        looks again.
+        sees either the old one or the new one. An incomplete pair is completed in place, so that
+        sends in progress can still be diverted.
+Rule 2: every change goes through ``publish``: subscribers get an event, and waiting tasks check
+        the state again.
 Rule 3: a send that waits for the primary when its entity is diverted is interrupted, by a
-        cancellation of its task that is taken back, as a timeout does it (P22).
+        cancellation of its task that is undone, as a timeout does it (P22).
 """
 
 from __future__ import annotations
@@ -57,20 +54,20 @@ __all__ = [
 
 
 class ChangeNotifier:
-    """Who waits asks again when it rings; nothing else is told."""
+    """Wakes waiting tasks after a change; they check the state themselves."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def notify(self) -> None:
-        """Something has changed: look again."""
-        # Each is woken once: many rings in a row, with many who wait, would be work for nothing.
+        """Wake all waiting tasks."""
+        # Each is woken once: many notifications in a row would wake many tasks in vain.
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             _wake(waiter)
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Return at the next ring, or when the time is up."""
+        """Return at the next change, or after the timeout."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         timer = None if timeout_s is None else loop.call_later(max(timeout_s, 0.0), _wake, waiter)
@@ -89,9 +86,9 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 ALL_PATHS: Final = "*"
-"""Every entity of the factory, those included that it has not used yet."""
+"""Every entity of the factory, including those that it has not used yet."""
 
-# A cancelled send ends within a turn or two of the loop.
+# A cancelled send ends within one or two iterations of the loop.
 INTERRUPT_AGAIN_S: Final = 0.05
 
 Command: TypeAlias = Callable[[EntityFailover, float], list[Event]]
@@ -99,36 +96,36 @@ Command: TypeAlias = Callable[[EntityFailover, float], list[Event]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The place where diverted messages wait."""
+    """The backlog queues, and what they accept."""
 
     driver: Driver
     queues: tuple[str, ...]
     message_bytes_max: int
-    """What a backlog queue takes, aliases included."""
+    """Maximum message size of a backlog queue, aliases included."""
     batch_bytes_max: int
     owner: str = ""
-    """The mark of this pair, in every message (P21)."""
+    """The mark of this pair, stored on every message (P21)."""
 
 
 @dataclass(slots=True)
 class Entity:
-    """One queue or topic of the primary, as all senders of the factory know it."""
+    """One queue or topic of the primary; all senders of the factory share it."""
 
     failover: EntityFailover
     attempts: dict[asyncio.Task[Any], int] = field(default_factory=dict)
-    """The sends that wait for the primary's answer, each with how often it was interrupted."""
+    """The sends that wait for the primary, each with how often it was interrupted."""
     direct: set[DirectLink] = field(default_factory=set)
-    """Links on which threads of their own send to it now."""
+    """Links on which threads send to it now without the loop."""
     sends_under_way: int = 0
     messages_diverted: int = 0
     """Since the process started."""
     last_error: str = ""
     link_facts: LinkProperties | None = None
-    """What it takes, as far as a sender of the factory was told."""
+    """The link properties that a sender of the factory has received; None before that."""
 
     def attempt_ended(self, task: asyncio.Task[Any]) -> None:
-        """The primary is asked no longer. Interruptions that the driver swallowed are taken back:
-        the caller's own timeouts would count them as cancellations of the caller's."""
+        """End an attempt at the primary. Interruptions that the driver has swallowed are undone:
+        timeouts of the caller would count them as cancellations by the caller."""
         swallowed = self.attempts.pop(task)
         if swallowed:
             for _ in range(swallowed):
@@ -137,25 +134,25 @@ class Entity:
 
 @dataclass(slots=True, kw_only=True)
 class SendRouter:
-    """What all sends of a factory share."""
+    """The state that all sends of a factory share."""
 
     hub: EventHub
     rules: SendPolicy
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     backlog: Backlog | None = None
     backlog_error: str = ""
-    """Why a pair has no backlog yet, or nothing (P19)."""
+    """Why a pair has no backlog yet; empty if it has one (P19)."""
     message_bytes_max: int | None = None
-    """What a message may have at most to be diverted; None: nothing is ever diverted."""
+    """Maximum size of a message that can be diverted; None if nothing is ever diverted."""
     outage: str = ""
-    """Why the primary could not be contacted when the pair was made: its entities begin
-    diverted (P17)."""
+    """Why the primary was unreachable when the pair was created: its entities start diverted
+    (P17)."""
     notifier: ChangeNotifier = field(default_factory=ChangeNotifier)
     rng: Random = field(default_factory=Random)
     now_s: Callable[[], float] = time.monotonic
     entities: dict[str, Entity] = field(default_factory=dict)
     _default_command: Command | None = None
-    """What was said of all paths, for those that are used later."""
+    """The last command for all paths, for entities that are used later."""
 
     @classmethod
     def unpaired(
@@ -171,8 +168,8 @@ class SendRouter:
         outage: str,
         backlog_error: str = "",
     ) -> SendRouter:
-        """The routing of the same factory from now on. Without a backlog it waits for one, see
-        complete()."""
+        """A new routing for the factory as a pair. Without a backlog it is incomplete until
+        complete() is called."""
         rules = SendPolicy(
             rotation=BacklogRotation(() if backlog is None else backlog.queues, options.rotation),
             credential=self.rules.credential,
@@ -189,24 +186,24 @@ class SendRouter:
             policy=policy,
             backlog=backlog,
             backlog_error=backlog_error,
-            # No queue has said what it takes: a limit would be a guess.
+            # No queue has reported its limit yet.
             message_bytes_max=sys.maxsize if backlog is None else backlog.message_bytes_max,
             outage=outage,
         )
 
     def complete(self, backlog: Backlog, outage: str) -> None:
-        """The secondary answered after all (P19). With an outage everything that was used is
-        diverted now, sends that wait for the primary included (P17, P22)."""
+        """The secondary has responded (P19). During an outage all used entities are diverted now,
+        including sends that wait for the primary (P17, P22)."""
         self.backlog, self.backlog_error, self.outage = backlog, "", outage
         self.message_bytes_max = backlog.message_bytes_max
         self.rules.rotation.add(backlog.queues)
         for entity in list(self.entities.values()):
-            entity.failover.mark_healthy(self.now_s(), "the backlog is ready")
+            entity.failover.mark_healthy(self.now_s(), "backlog ready")
             self._begin(entity.failover)
         self.publish([BacklogReady(self.now_s(), len(backlog.queues))])
 
     def set_ping_interval(self, interval_s: float) -> None:
-        """Ping diverted entities at another pace from now on."""
+        """Change how often diverted entities are pinged."""
         self.policy = replace(self.policy, ping_interval_s=interval_s)
         for entity in self.entities.values():
             entity.failover.set_ping_interval(interval_s, self.now_s())
@@ -215,7 +212,7 @@ class SendRouter:
     # -- entities -----------------------------------------------------------------------------
 
     def entity(self, path: str) -> Entity:
-        """What is known about a canonical path; the first question makes it known."""
+        """The entity of a canonical path; created with the first call."""
         found = self.entities.get(path)
         if found is None:
             found = self.entities[path] = Entity(EntityFailover(path, self.policy))
@@ -233,10 +230,10 @@ class SendRouter:
             self.publish(self._default_command(failover, now_s))
 
     def command(self, path: str, command: Command) -> None:
-        """Carry out what somebody said about one path, or about all of them."""
+        """Apply a command to one path, or to all of them."""
         if path == ALL_PATHS:
             self._default_command = command
-            if command is not EntityFailover.hold:  # Which leaves everything where it would be.
+            if command is not EntityFailover.hold:  # A hold does not change where sends go.
                 self.outage = ""
             paths = list(self.entities)
         else:
@@ -244,16 +241,16 @@ class SendRouter:
         for each in paths:
             self.publish(command(self.entity(each).failover, self.now_s()))
 
-    def say_no_backlog(self, error: BaseException) -> None:
-        """Add to an error of the primary that would have diverted its entity why it could not."""
-        if not isinstance(error, ServiceError) or self._is_callers(error):
+    def explain_no_backlog(self, error: BaseException) -> None:
+        """Add to an error that would have diverted its entity why it could not be diverted."""
+        if not isinstance(error, ServiceError) or self._is_caller_error(error):
             return
-        sentence = f"There is no backlog yet, because {self.hub.secondary} is unreachable"
+        sentence = f"The pair has no backlog yet, because {self.hub.secondary} is unreachable"
         error.advise(f"{sentence}: {self.backlog_error}")
         if error.__cause__ is not None:  # The SDK's own error, which the drop-in raises.
             error.__cause__.add_note(error.hint)
 
-    def _is_callers(self, error: BaseException) -> bool:
+    def _is_caller_error(self, error: BaseException) -> bool:
         rules = self.rules
         worked = rules.credential.has_succeeded
         return (
@@ -262,20 +259,20 @@ class SendRouter:
         )
 
     def first_attempt_succeeded(self, entity: Entity) -> None:
-        """A send went straight to the primary, as nearly all do."""
+        """The primary has accepted the first attempt of a send, as in nearly all cases."""
         self.rules.credential.has_succeeded = True
         if entity.failover.health is Health.HEALTHY:
             entity.failover.success_count += 1
         else:
             self.publish(entity.failover.send_succeeded(self.now_s()))
 
-    # -- diversion wakes the waiting (P22) ------------------------------------------------------
+    # -- diversion interrupts waiting sends (P22) -----------------------------------------------
 
     def _interrupt(self, entity: Entity, *, again: bool = False) -> None:
-        """The entity is diverted: sends that wait for the primary go on to the backlog now.
+        """The entity is diverted: sends that wait for the primary continue with the backlog now.
 
-        Again after a while for those that are still there: the SDK can swallow a cancellation
-        (``wait_for`` before Python 3.12).
+        Repeated for sends that still wait: the SDK can swallow a cancellation (``wait_for``
+        before Python 3.12).
         """
         for link in tuple(entity.direct):
             link.interrupt()
@@ -296,10 +293,11 @@ class SendRouter:
         cancelled: asyncio.CancelledError,
         before: int,
     ) -> SendInterrupted | None:
-        """What to make of a cancelled attempt at the primary; None: its caller has left.
+        """The error of an attempt at the primary that we have interrupted; None if its caller was
+        cancelled.
 
-        ``before`` is how often the task had been cancelled before the attempt: one that sends
-        while it cleans up has not left.
+        ``before`` is how often the task had been cancelled before the attempt: a caller that sends
+        while it cleans up was not cancelled again.
         """
         left, interruptions = task.cancelling(), entity.attempts[task]
         for _ in range(interruptions):
@@ -316,46 +314,47 @@ class SendRouter:
     # -- events -------------------------------------------------------------------------------
 
     def publish(self, events: Iterable[Event]) -> None:
-        """Publish what happened, and wake whoever waits for a change."""
+        """Publish events, and wake the tasks that wait for a change."""
         events = list(events)
         if events:
             for event in events:
                 if isinstance(event, Diverted):
                     self._interrupt(self.entities[event.path])
             if any(isinstance(event, Restored) for event in events):
-                self.outage = ""  # One entity that came home: the primary can be contacted.
+                self.outage = ""  # One entity is restored: the primary can be reached.
             self.hub.publish(events)
             self.notifier.notify()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityHealth:
-    """One queue or topic, as this factory knows it."""
+    """The health of one queue or topic, from the view of this factory."""
 
     path: str
     state: Health
     is_diverted: bool
     """Whether sends go to the backlog now."""
     since: datetime | None
-    """When the state last changed; None if it never did."""
+    """When the state last changed; None if it never changed."""
     reason: str
     epoch: int
     """How often it was diverted."""
     sends_under_way: int
     messages_diverted: int
-    """Messages that this factory has put into the backlog for it."""
+    """Messages that this factory has sent to the backlog for it."""
     last_error: str
-    """The last attempt that failed, at the primary or in the backlog."""
+    """The error of the last failed attempt, at the primary or at the backlog."""
     last_ping_error: str
-    """What the last ping of a diverted entity met; empty when it succeeded (P23)."""
+    """The error of the last ping of a diverted entity; empty if it succeeded (P23)."""
     withdrawn: Mapping[str, str] = field(default_factory=dict)
-    """The backlog queues that no sender of the factory uses now, each with the reason."""
+    """The withdrawn backlog queues, each with the reason."""
     backlog_error: str = ""
-    """Why the pair has no backlog yet, or nothing: until then no send can be diverted (P19)."""
+    """Why the pair has no backlog yet, so that no send can be diverted; empty if it has one
+    (P19)."""
 
 
 def health_of(path: str, routing: SendRouter) -> EntityHealth:
-    """Also of an entity that was not used yet."""
+    """The health of an entity, even if it was not used yet."""
     entity, withdrawn = routing.entities.get(path), routing.rules.rotation.withdrawn_reasons
     if entity is None:
         return EntityHealth(

@@ -1,23 +1,20 @@
-"""Executes the steps of a send, and adapts messages for it.
+"""Executes the steps of a send after its first attempt, and adapts messages of other libraries.
 
-What a sender must know about the messages that it is given, by the library they come from.
-
-    ENCODED_BYTES    bytes, and nothing else
-    BROKERED_MESSAGE   bytes, and beside them the BrokeredMessage that they were made of
-
-One send that met trouble, or that begins away from home: the core's steps, carried out.
-
-    SendDecision.step() --> SendToPrimary   hand the parcels to the primary's sender
-                    SendToBacklog   hand aliased copies to a backlog queue's sender
-                    Wait        until then, or until something changes
-                    Done, Fail  tell the caller
+    MessageAdapter      how messages of one library are checked and unpacked
+        ENCODED_BYTES       encoded messages
+        BROKERED_MESSAGE    encoded messages with their BrokeredMessage
+    SendExecution       one send whose first attempt has failed, or whose entity is diverted
+        SendDecision.step() --> SendToPrimary   send the messages to the primary
+                                SendToBacklog   send aliased copies to a backlog queue
+                                Wait            until a time, or until the state changes
+                                SendSucceeded, SendFailed   return to the caller
 
 Rule 1: a check costs nearly nothing for a small message without properties (P0).
-Rule 2: aliased copies are made when a send is diverted, once for each send.
-Rule 3: a batch that outgrows a backlog queue through its aliases is sent in parts. A part that
-        was accepted is never sent again; if the rest finds no place, BatchPartlySent says how
-        many are safe.
-Rule 4: a caller that is cancelled leaves nothing behind but what was accepted.
+Rule 2: aliased copies are created when a send is diverted, once for each send.
+Rule 3: a batch that its aliases make too large for a backlog queue is sent in parts. An accepted
+        part is never sent again; if the rest is not accepted, BatchPartlySent reports how many
+        messages were.
+Rule 4: a cancelled caller leaves nothing except the messages that were accepted.
 """
 
 from __future__ import annotations
@@ -73,14 +70,14 @@ def _one_message(message: OutgoingMessage) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class MessageAdapter:
-    """How messages of one library are checked and taken apart."""
+    """How messages of one library are checked and unpacked."""
 
     check: Callable[[Sequence[OutgoingMessage], str, int, str], None]
-    """Refuse, in every state, what could not make the detour: reserved names (P12), and more
-    bytes than a backlog queue takes with the aliases (P13). Parcels, path, limit in bytes, mark
-    of the pair."""
+    """Refuse, in every state, messages that could not be diverted: reserved names (P12), and more
+    bytes than a backlog queue accepts with the aliases (P13). Arguments: messages, path, limit in
+    bytes, mark of the pair."""
     unpack: Callable[[OutgoingMessage], list[bytes]] = _one_message
-    """The encoded messages of a parcel: several, where a library hands in whole batches."""
+    """The encoded messages of an OutgoingMessage: several if a library sends whole batches."""
 
 
 def _check_encoded(
@@ -107,29 +104,30 @@ BROKERED_MESSAGE: Final = MessageAdapter(_check_brokered)
 
 _log = logging.getLogger("twinbus.pairing")
 
-# Far more than an opening takes; a send that needs the link waits for it no longer than it would
-# wait for an opening of its own.
+# Far more than opening a link takes; a send that needs the link waits no longer than it would for a
+# link that it opens itself.
 OPEN_AHEAD_S: Final = 10.0
 
-# Every tier of the service takes batches of this size.
+# Every tier of the service accepts batches of this size.
 BATCH_BYTES_MAX_ASSUMED: Final = 262_144
 
 SendAttempt: TypeAlias = Callable[[Sender, Sequence[OutgoingMessage], float], Awaitable[Any]]
-"""One attempt at the primary: its sender, the parcels, the time in seconds."""
+"""One attempt at the primary: its sender, the messages, the timeout in seconds."""
 
 
 class SendResult(NamedTuple):
-    """Where a send ended."""
+    """The outcome of a send: the path that has accepted it."""
 
     where: str
     answer: Any
-    """What the primary said, if it was the last to be asked."""
+    """The answer of the primary, if the last attempt was at the primary."""
     diverted: int = 0
-    """How many of the messages, from the first on, went to the backlog."""
+    """How many of the messages, counted from the first, were sent to the backlog."""
 
 
 class Links:
-    """The links of one sender: one home, and one to every backlog queue that it has used."""
+    """The links of one sender: one to the primary, and one to every backlog queue that it has
+    used."""
 
     def __init__(self, path: str, driver: Driver, primary: Sender | None = None) -> None:
         self.path = path
@@ -137,7 +135,7 @@ class Links:
         self._primary = primary
         self._backlog: dict[str, BatchingSender] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
-        """Links to backlog queues that no send has asked for yet."""
+        """Links to backlog queues that are being opened and that no send uses yet."""
         self._is_closed = False
 
     def primary(self) -> Sender:
@@ -152,14 +150,14 @@ class Links:
         meter: ClientMeter | None,
         unpack: Callable[[OutgoingMessage], list[bytes]],
     ) -> None:
-        """Count what is sent home from now on; ``driver`` is what new links are made by."""
+        """Count sends to the primary from now on; ``driver`` creates new links."""
         self._driver = driver
         if self._primary is not None:
             self._primary = metered_sender(self._primary, meter, unpack)
 
     @property
     def primary_facts(self) -> LinkProperties | None:
-        """What the primary takes, if it was asked."""
+        """The properties of the link to the primary; None before it is open."""
         return None if self._primary is None else self._primary.facts
 
     def backlog(self, routing: SendRouter, queue: str) -> BatchingSender:
@@ -174,11 +172,11 @@ class Links:
         return self._backlog[queue]
 
     def open_ahead(self, routing: SendRouter, queue: str) -> None:
-        """Open the link to a backlog queue without a message, before it is needed: an outage
-        may be about to be found. Nobody waits for it, and its error is that of the send which
-        needs it."""
+        """Open the link to a backlog queue without a message, before it is needed: a diversion
+        may follow. No send waits for it; an error is logged, and a send that needs the link opens
+        it again."""
         if queue not in self._opening and not self._is_closed:
-            opening = asyncio.create_task(_opened(self.backlog(routing, queue)))
+            opening = asyncio.create_task(_attach(self.backlog(routing, queue)))
             self._opening[queue] = opening
             opening.add_done_callback(lambda _: self._opening.pop(queue, None))
 
@@ -197,19 +195,20 @@ class Links:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ConfigurationError(
-                f"the sender of {self.path!r} is closed", hint="Ask the factory for a new one"
+                f"The sender of {self.path!r} is closed",
+                hint="Create a new sender with the factory",
             )
 
 
-async def _opened(link: BatchingSender) -> None:
+async def _attach(link: BatchingSender) -> None:
     try:
         await link.attach(timeout_s=OPEN_AHEAD_S)
     except Exception as error:
-        _log.debug("the link to %s was not opened ahead: %s", link.path, error)
+        _log.debug("Link to %s could not be opened in advance: %s", link.path, error)
 
 
 class SendExecution:
-    """One message or batch on its way."""
+    """The send of one message or batch."""
 
     def __init__(
         self,
@@ -226,7 +225,7 @@ class SendExecution:
         self._routing = routing
         self._entity = entity
         self._messages = self._left = messages
-        """``_left``: those that no place is known to hold."""
+        """``_left``: the messages that are not accepted yet."""
         self._kind = kind
         self._send_attempt = send_attempt
         self._aliased: list[bytes] | None = None
@@ -234,15 +233,15 @@ class SendExecution:
         self._answer: Any = None
         self._send = SendDecision(entity.failover, routing.rules, affinity, deadline, routing.rng)
         self.is_one_delivery = False
-        """Whether the primary would get all messages at once, so that their size together counts;
-        each message of a schedule is taken by itself."""
+        """Whether the primary would get all messages in one delivery, so that their total size
+        is limited; scheduled messages are accepted one by one."""
 
     async def run(self, first_error: Exception | None = None) -> SendResult:
-        """To its end; ``first_error`` is that of an attempt at the primary that was made before
-        this began."""
+        """Run the send to its end; ``first_error`` is the error of an earlier attempt at the
+        primary."""
         now_s = self._routing.now_s
         if first_error is not None:
-            self._answered(first_error)
+            self._handle_answer(first_error)
         while True:
             step, events = self._send.step(now_s())
             self._publish(events)
@@ -269,9 +268,9 @@ class SendExecution:
         except asyncio.CancelledError:
             self._publish(self._send.cancelled(self._routing.now_s()))
             raise
-        self._answered(error)
+        self._handle_answer(error)
 
-    def _answered(self, error: Exception | None) -> None:
+    def _handle_answer(self, error: Exception | None) -> None:
         if error is not None:
             self._entity.last_error = error_summary(error)
         now_s = self._routing.now_s()
@@ -281,7 +280,7 @@ class SendExecution:
             if queue is not None:
                 self._links.open_ahead(self._routing, queue)
 
-    # -- the two ways ---------------------------------------------------------------------------
+    # -- attempts -------------------------------------------------------------------------------
 
     async def _to_primary(self, timeout_s: float) -> None:
         task, entity = asyncio.current_task(), self._entity
@@ -305,10 +304,10 @@ class SendExecution:
         for part in split_to_fit(self._copies(), backlog.batch_bytes_max):
             messages = [OutgoingMessage(encoded) for encoded in part]
             await sender.send(messages, timeout_s=max(end_s - now_s(), 0.0))
-            self._accepted(len(part))
+            self._mark_accepted(len(part))
 
     def _copies(self) -> list[bytes]:
-        """The aliased copies of what is left."""
+        """The aliased copies of the messages that are not accepted yet."""
         if self._aliased is None:
             encoded = [each for message in self._left for each in self._kind.unpack(message)]
             if len(encoded) != len(self._left):
@@ -321,8 +320,8 @@ class SendExecution:
         return self._aliased
 
     def _check_size(self, encoded: list[bytes], backlog: Backlog) -> None:
-        """Refuse what the primary would refuse, with its words: an outage changes nothing about
-        what may be sent, and what is too large for the primary could not go home (P13)."""
+        """Refuse what the primary would refuse, with the same error: an outage does not change
+        the limits, and the primary could not accept a larger message later (P13)."""
         from twinbus.drivers.amqp.batching import check_size, encode_delivery
 
         facts = self._links.primary_facts or self._entity.link_facts
@@ -335,20 +334,20 @@ class SendExecution:
             )
         except MessageTooLarge as error:
             if facts is None:
-                error.advise("What it takes is not known in an outage: send fewer at once")
+                error.advise("Send fewer messages at once; during an outage the limit is unknown")
             raise
 
-    def _accepted(self, count: int) -> None:
+    def _mark_accepted(self, count: int) -> None:
         assert self._aliased is not None
         self._entity.messages_diverted += count
         self._diverted += count
         self._left, self._aliased = self._left[count:], self._aliased[count:]
 
-    # -- what is told ---------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------
 
     def _failure(self, error: BaseException) -> BaseException:
         if self._routing.backlog_error:
-            self._routing.say_no_backlog(error)
+            self._routing.explain_no_backlog(error)
         if not self._diverted:
             return error
         partly = BatchPartlySent(
@@ -361,11 +360,11 @@ class SendExecution:
         return partly
 
     def _publish(self, events: list[Event]) -> None:
-        if events and self._messages:  # A cancel brings nothing that could arrive twice.
+        if events and self._messages:  # A cancel sends no message that could arrive twice.
             self._routing.publish(map(self._with_ids, events))
 
     def _with_ids(self, event: Event) -> Event:
-        """The core does not look into messages; who must look for duplicates needs their ids."""
+        """Add the message ids to PossibleDuplicate, which its creator does not have."""
         if not isinstance(event, PossibleDuplicate):
             return event
         ids = [

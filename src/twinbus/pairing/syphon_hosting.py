@@ -1,23 +1,18 @@
-"""The syphon that an application hosts, and the claims that it needs.
+"""The syphon that an application hosts, on Spark or in plain Python, and its claims (P18).
 
-The syphon that an application hosts: on Spark, or in plain Python.
-
-    enable_syphon=True   Spark: the session there is, or a local one made for it
+    enable_syphon=True       Spark: the active session, or a local one that is created for it
     SyphonHosting("local")   the mover on the application's own event loop, without Java
 
-Whether the syphon that an application hosts has the claims that it needs (P18).
+    Listen on every backlog queue     checked by a peek, which removes nothing
+    Send on its destinations          checked by a link to each known one: entities that the
+                                      application sends to, and names in allowed_destinations
 
-    Listen on every backlog queue     found out by a peek, which takes nothing
-    Send on its destinations          by a link to each that is known: those that the application
-                                      sends to itself, and those that are allowed by their names
-
-Rule 1: what is missing for it (PySpark, Java, a reference for a cluster) is said when the pair is
-        made (P1), not when the first message waits.
-Rule 2: the layer above is loaded by its name, and only here: pairing itself works without Spark.
-Rule 3: only a refusal counts. Whatever else is answered says nothing about claims, and the syphon
-        reports it when it meets it.
-Rule 4: the claims are those of the factories' credentials. A syphon that is given credentials of
-        its own (SyphonHosting) is not judged by them.
+Rule 1: a missing requirement (PySpark, Java, a reference for a cluster) is an error when the pair
+        is created (P1), not when the first message waits.
+Rule 2: the Spark layer is imported by name, and only here: pairing itself works without Spark.
+Rule 3: only a refusal means a missing claim. The syphon reports other errors when they occur.
+Rule 4: the checked claims are those of the factories' credentials. A syphon with credentials of
+        its own (SyphonHosting) is not checked.
 """
 
 from __future__ import annotations
@@ -59,13 +54,13 @@ SPARK_HOST = "twinbus.spark.syphon.hosted"
 
 
 class HostedSyphon(Protocol):
-    """Brings the backlog home from start() to stop()."""
+    """Moves the backlog to the primary from start() to stop()."""
 
     def start(self) -> None:
         """Begin, in the running event loop."""
 
     async def stop(self) -> None:
-        """End after the chunks under way, within about 5 s."""
+        """End after the chunks in progress, within about 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,77 +69,80 @@ class SyphonHosting:
 
     engine: Literal["spark", "local"] = "spark"
     spark: Any = field(default=None, kw_only=True)
-    """The SparkSession to use; None: the one there is, or a local one that ends with the pair."""
+    """The SparkSession to use; None for the active one, or a local one that ends with the pair."""
     primary: str | None = field(default=None, kw_only=True)
     secondary: str | None = field(default=None, kw_only=True)
-    """On a cluster: how its machines find the namespaces' credentials, as ``env:NAME``,
-    ``file:/path`` or ``provider:package.module:function``. Local Spark needs none of it."""
+    """On a cluster: references to the credentials of the namespaces, ``env:NAME``,
+    ``file:/path`` or ``provider:package.module:function``. Not needed with local Spark."""
     state_dir: str | os.PathLike[str] | None = field(default=None, kw_only=True)
-    """Where receipts, status and checkpoints are kept; None: a directory that ends with it."""
+    """Directory for receipts, status and checkpoints; None for one that is deleted at the end."""
     rate_per_s: float | None = field(default=None, kw_only=True)
-    """Messages a second; None is as fast as it goes."""
+    """Maximum rate in messages per second; None for no limit."""
     tasks: int | None = field(default=None, kw_only=True)
-    """On Spark: tasks at once; None: as many as there are cores."""
+    """On Spark: number of parallel tasks; None for the number of cores."""
     driver: DriverName = field(default="amqp", kw_only=True)
-    """The library that moves messages: our lean client, or ``servicebus``, the official SDK."""
+    """The client library that moves messages: ``amqp``, or ``servicebus``, the official SDK."""
 
     def __post_init__(self) -> None:
         if self.rate_per_s is not None and not (
             is_number(self.rate_per_s) and 0 < self.rate_per_s < math.inf
         ):
             raise ConfigurationError(
-                f"rate_per_s cannot be {self.rate_per_s!r:.40}", hint="Leave it out for no limit"
+                f"Invalid value for rate_per_s: {self.rate_per_s!r:.40}",
+                hint="Use a number greater than 0, or None for no limit",
             )
         if self.tasks is not None and (type(self.tasks) is not int or self.tasks < 1):
             raise ConfigurationError(
-                f"tasks cannot be {self.tasks!r:.40}", hint="Use a whole number of at least 1"
+                f"Invalid value for tasks: {self.tasks!r:.40}",
+                hint="Use a whole number of at least 1",
             )
         check_driver_name(self.driver)
         if self.engine not in ("spark", "local"):
             raise ConfigurationError(
-                f"a syphon cannot run on {self.engine!r:.40}", hint="Use 'spark' or 'local'"
+                f"Invalid value for engine: {self.engine!r:.40}", hint="Use 'spark' or 'local'"
             )
         if self.engine == "local":
             for name in ("spark", "primary", "secondary", "state_dir", "tasks"):
                 if getattr(self, name) is not None:
                     raise ConfigurationError(
-                        f"{name} is for a syphon on Spark, and 'local' runs without it",
-                        hint="Leave it out",
+                        f"Option {name} requires a syphon on Spark, and the engine is 'local'",
+                        hint=f"Remove {name}, or use SyphonHosting('spark')",
                     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonRequest:
-    """What a hosted syphon has to do."""
+    """What a hosted syphon moves, and its callbacks."""
 
     primary: Driver
     secondary: Driver
     queues: Sequence[str]
     rules: DeliveryRules
     list_queues: ListQueues | None = None
-    """Lists the queues of the secondary, where the application has a manager of it."""
+    """Lists the queues of the secondary; None if the application has no manager for it."""
     hosting: SyphonHosting
     metering: Path | None = None
-    """Where other processes that work for it keep their books; the drivers have theirs."""
+    """Directory for the operations logs of its other processes; the drivers have their own."""
     keep_days: int | None = None
-    """Days after which files of those books are deleted; None keeps them."""
+    """Days after which files in that directory are deleted; None keeps them."""
     on_end: Callable[[BaseException], object]
-    """Told of an error that ended it."""
+    """Called with the error that has ended it."""
     on_stall: Callable[[str], object]
-    """Told why, when messages wait and none moves."""
+    """Called with the reason when messages wait and none is moved."""
     on_dead_letters: Callable[[int], object]
-    """Told how many more were dead-lettered."""
+    """Called with the number of further dead-lettered messages."""
     on_refused: Callable[[str, str], object]
-    """Told a path and the claim that is missing for it."""
+    """Called with a path and the claim that is missing for it."""
     on_moved: Callable[[int], object] = lambda _count: None
-    """Told how many more have come home."""
+    """Called with the number of further moved messages."""
     on_foreign: Callable[[str, int], object] = lambda _owner, _count: None
-    """Told the mark of another pair, and how many more of its messages were left alone."""
+    """Called with the mark of another pair, and the number of its further messages that were not
+    moved."""
 
 
 def make_syphon_factory(job: SyphonRequest) -> Callable[[], HostedSyphon]:
-    """What makes a syphon, once or again after it has ended; raises ConfigurationError when this
-    application cannot host one."""
+    """A function that creates a syphon, and another one after it has ended; raises
+    ConfigurationError if this application cannot host one."""
     if job.hosting.engine == "local":
         options = MoverOptions(rules=job.rules, rate_per_s=job.hosting.rate_per_s)
         return lambda: LocalSyphon(
@@ -152,7 +150,7 @@ def make_syphon_factory(job: SyphonRequest) -> Callable[[], HostedSyphon]:
             job.secondary,
             job.queues,
             options,
-            on_receipts=partial(_tell_of_receipts, job),
+            on_receipts=partial(_report_receipts, job),
             on_stall=job.on_stall,
             on_refused=job.on_refused,
             on_end=job.on_end,
@@ -162,14 +160,14 @@ def make_syphon_factory(job: SyphonRequest) -> Callable[[], HostedSyphon]:
         host = import_module(SPARK_HOST)
     except ImportError as error:
         raise ConfigurationError(
-            "the syphon runs on Spark, and PySpark is not installed",
-            hint="pip install 'twinbus[spark]', or host it with SyphonHosting('local')",
+            "A syphon on Spark requires PySpark, which is not installed",
+            hint="Run `pip install 'twinbus[spark]'`, or use SyphonHosting('local')",
         ) from error
     maker: Callable[[], HostedSyphon] = host.maker(job)
     return maker
 
 
-def _tell_of_receipts(job: SyphonRequest, receipts: Sequence[Receipt]) -> None:
+def _report_receipts(job: SyphonRequest, receipts: Sequence[Receipt]) -> None:
     if count := sum(each.outcome is ReceiptOutcome.MOVED for each in receipts):
         job.on_moved(count)
     if count := sum(each.outcome is ReceiptOutcome.DEAD_LETTERED for each in receipts):
@@ -179,8 +177,8 @@ def _tell_of_receipts(job: SyphonRequest, receipts: Sequence[Receipt]) -> None:
 
 
 AT_ONCE_MAX: Final = 4
-ASK_TIMEOUT_S: Final = 5.0
-# The whole question is worth no more: without an answer the syphon reports what it meets.
+CLAIM_TIMEOUT_S: Final = 5.0
+# The whole check takes no longer: the syphon reports later what the check did not find.
 TIMEOUT_S: Final = 10.0
 _WILDCARDS: Final = frozenset("*?[")
 
@@ -196,18 +194,18 @@ class MissingClaim:
     def error(self) -> AccessRefused:
         what = "receive from" if self.claim == "Listen" else "deliver to"
         return AccessRefused(
-            f"the claim {self.claim} is missing for {self.path!r} in the namespace "
-            f"{self.namespace}, so the syphon of this application could not {what} it",
+            f"The {self.claim} claim is missing for {self.path!r} in namespace {self.namespace}: "
+            f"the hosted syphon could not {what} it",
             path=self.path,
-            hint=f"Give the rule or the identity {self.claim}, or leave enable_syphon to another "
-            "application",
+            hint=f"Add the {self.claim} claim to the access rule or the identity, or set "
+            "enable_syphon=False",
         )
 
 
 def known_destinations(
     paths: Sequence[str], allowed: Sequence[str], primary_name: str
 ) -> tuple[str, ...]:
-    """The entities that the syphon delivers to, as far as they are known by their names."""
+    """The entities that the syphon delivers to, as far as their names are known."""
     named = [each for each in allowed if not _WILDCARDS & set(each)]
     found: list[str] = []
     for path in (*paths, *named):
@@ -217,12 +215,12 @@ def known_destinations(
 
 
 async def missing_listen(secondary: Driver, queues: Sequence[str]) -> list[MissingClaim]:
-    """The backlog queues that may not be received from."""
+    """The backlog queues for which Listen is missing."""
 
     async def peek(path: str) -> None:
         receiver = secondary.receiver(path)
         try:
-            await receiver.peek(1, timeout_s=ASK_TIMEOUT_S)
+            await receiver.peek(1, timeout_s=CLAIM_TIMEOUT_S)
         finally:
             await receiver.close()
 
@@ -230,12 +228,12 @@ async def missing_listen(secondary: Driver, queues: Sequence[str]) -> list[Missi
 
 
 async def missing_send(primary: Driver, destinations: Sequence[str]) -> list[MissingClaim]:
-    """The destinations that may not be sent to."""
+    """The destinations for which Send is missing."""
 
     async def attach(path: str) -> None:
         sender = primary.sender(path)
         try:
-            await sender.attach(timeout_s=ASK_TIMEOUT_S)
+            await sender.attach(timeout_s=CLAIM_TIMEOUT_S)
         finally:
             await sender.close()
 
@@ -246,13 +244,13 @@ async def _missing(
     driver: Driver,
     paths: Sequence[str],
     claim: str,
-    ask: Callable[[str], Coroutine[Any, Any, None]],
+    request: Callable[[str], Coroutine[Any, Any, None]],
 ) -> list[MissingClaim]:
     found: list[MissingClaim] = []
 
-    async def asked(path: str) -> None:
+    async def check(path: str) -> None:
         try:
-            await ask(path)
+            await request(path)
         except AccessRefused:
             found.append(MissingClaim(str(driver.address), path, claim))
         except ServiceError:
@@ -260,5 +258,5 @@ async def _missing(
 
     with suppress(TimeoutError):
         async with asyncio.timeout(TIMEOUT_S):
-            await bounded_gather(paths, asked, concurrency_max=AT_ONCE_MAX)
+            await bounded_gather(paths, check, concurrency_max=AT_ONCE_MAX)
     return sorted(found, key=lambda each: paths.index(each.path))

@@ -5,9 +5,9 @@
         with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
             ...
 
-background_broker    a broker on a thread of its own
+background_broker    a broker on its own thread
 namespaces           one clean namespace: queues, topics, counts, outages, time
-broker_process       a broker in a process of its own, which can be killed
+broker_process       a broker in its own process, which can be killed
 plugin               the fixtures ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``
 """
 
@@ -30,7 +30,7 @@ __all__ = [
     "NamespacePairFixture",
 ]
 
-# pytest imports this package in every run, also in those that need no broker.
+# pytest imports this package in every run, also without a broker.
 _MODULES = {
     "BackgroundBroker": "twinbus.testing.background_broker",
     "BrokerProcessHandle": "twinbus.testing.broker_process",

@@ -1,9 +1,9 @@
-"""A broker on a thread of its own, so that tests can be sync or async and never wait on it.
+"""A broker on its own thread, for sync and async tests.
 
 Rule 1: everything is in memory, on free ports of the loopback interface.
-Rule 2: all work on the broker is done on its own event loop; callers wait for the result.
-Rule 3: a namespace costs a few milliseconds, so every test can have a clean one, with a clock of
-        its own.
+Rule 2: all calls to the broker run on its own event loop; callers wait for the result.
+Rule 3: a namespace takes a few milliseconds, so every test can have a clean one, with its own
+        clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twinbus.testing.namespaces import NamespaceFixture, NamespacePairFixture
 
 T = TypeVar("T")
 
-# A call that takes longer is stuck; nothing here waits for a disk or a network.
+# A call that takes longer does not end; no call waits for a disk or a network.
 CALL_TIMEOUT_S = 30.0
 
 
@@ -47,9 +47,9 @@ class BackgroundBroker:
         return NamespacePairFixture(*self._open("primary", "secondary"))
 
     def _open(self, *names: str) -> list[NamespaceFixture]:
-        return self.run(self._opened(names))
+        return self.run(self._add_namespaces(names))
 
-    async def _opened(self, names: tuple[str, ...]) -> list[NamespaceFixture]:
+    async def _add_namespaces(self, names: tuple[str, ...]) -> list[NamespaceFixture]:
         broker = Broker(BrokerOptions(admin_port=None), clock=AdjustableClock())
         namespaces = [await broker.add_namespace(NamespaceSpec(name)) for name in names]
         return [NamespaceFixture(self, broker, namespace) for namespace in namespaces]

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, as users run it: ``twinbus serve``, which can be killed.
+"""A broker in its own process, as users run it: ``twinbus serve``, which can be killed.
 
     with BrokerProcessHandle(directory / "data", queues=("orders",)) as broker:
         ...                # broker.connection_string
@@ -6,7 +6,7 @@
         broker.restart()   # on the same port and the same data
 
 Rule 1: only the process that was started here is signalled, by its own id.
-Rule 2: keys come over its standard output and stay in memory; no command line shows one.
+Rule 2: keys are read from its standard output and stay in memory; no command line contains one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class BrokerProcessHandle:
         arguments: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
     ) -> None:
-        """``data`` is its directory, None for a broker in memory; ``arguments`` are more options
-        of ``twinbus serve``."""
+        """``data`` is the data directory, None for a broker in memory; ``arguments`` are further
+        options of ``twinbus serve``."""
         self.namespace = namespace
         self._data = data
         self._queues = queues
@@ -58,18 +58,18 @@ class BrokerProcessHandle:
         self.admin_port = 0
         self.connection_string = ""
         self.announcement: dict[str, Any] = {}
-        """What it said when it was ready."""
+        """The JSON object that the broker printed when it was ready."""
         self.log_path = None if data is None else data.parent / f"{data.name}.log"
 
-    # -- its life -------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it, and return when it is ready."""
+        """Start the broker, and return when it is ready."""
         self.launch()
         return self.found(json.loads(self._first_line()))
 
     def launch(self) -> None:
-        """Start the process and do not wait until it is ready."""
+        """Start the process, and return before it is ready."""
         command = [sys.executable, "-m", "twinbus", "serve", "--output", "json"]
         command += ["--memory"] if self._data is None else ["--data", str(self._data)]
         command += ["--namespace", f"{self.namespace}:{self.port}"]
@@ -91,7 +91,7 @@ class BrokerProcessHandle:
                 log.close()
 
     def found(self, ready: dict[str, Any]) -> Self:
-        """Speak to the broker that announced itself like this, in whatever process it runs."""
+        """Use the broker that printed this object, in any process."""
         self.announcement = ready
         self.admin_port = ready["admin_port"]
         served = ready["namespaces"][self.namespace]
@@ -102,25 +102,27 @@ class BrokerProcessHandle:
         process = self._running()
         assert process.stdout is not None
         if not select.select([process.stdout], [], [], START_TIMEOUT_S)[0]:
-            raise TwinbusError(f"the broker {self.namespace!r} did not say that it is ready")
+            raise TwinbusError(
+                f"Broker {self.namespace!r} was not ready within {START_TIMEOUT_S:g} s"
+            )
         line = process.stdout.readline()
         if not line:
-            last_words = self.log()[-LOG_CHARACTERS_SHOWN:]
-            raise TwinbusError(f"the broker {self.namespace!r} ended at once:\n{last_words}")
+            log_end = self.log()[-LOG_CHARACTERS_SHOWN:]
+            raise TwinbusError(f"Broker {self.namespace!r} ended during start-up:\n{log_end}")
         return line
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise TwinbusError(f"the broker {self.namespace!r} was not started")
+            raise TwinbusError(f"Broker {self.namespace!r} is not running")
         return self._process
 
     def log(self) -> str:
-        """What the broker wrote to standard error so far."""
+        """The standard error output of the broker so far."""
         return "" if self.log_path is None else self.log_path.read_text(errors="replace")
 
     @property
     def data(self) -> Path | None:
-        """The data directory; None when everything is in memory."""
+        """The data directory; None for a broker in memory."""
         return self._data
 
     @property
@@ -132,11 +134,11 @@ class BrokerProcessHandle:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """kill -9: nothing is flushed, nobody is told."""
+        """kill -9: nothing is flushed, and no connection is closed."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Ctrl-C: the exit code."""
+        """Ctrl-C; returns the exit code."""
         return self._end(signal.SIGINT)
 
     def _end(self, number: signal.Signals) -> int:
@@ -153,7 +155,7 @@ class BrokerProcessHandle:
         return self.start()
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """Kill the broker if it is running."""
         if self.is_alive:
             self.kill()
 
@@ -163,10 +165,10 @@ class BrokerProcessHandle:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # -- its HTTP side --------------------------------------------------------------------
+    # -- administration -------------------------------------------------------------------
 
     def admin(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Call it with Manage; the JSON answer."""
+        """Send an HTTP request with the Manage claim; returns the JSON answer."""
         request = urllib.request.Request(
             f"http://localhost:{self.admin_port}{path}",
             method=method,
@@ -185,7 +187,7 @@ class BrokerProcessHandle:
         path: str = "",
         rule: tuple[str, str] | None = None,
     ) -> str:
-        """A SAS token, of the root rule and for the whole namespace unless told otherwise."""
+        """A SAS token, by default of the root rule and for the whole namespace."""
         rule_name, key = self.root_rule if rule is None else rule
         return make_token(
             resource=f"sb://localhost:{self.port if port is None else port}/{path}",

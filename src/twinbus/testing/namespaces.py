@@ -1,6 +1,6 @@
 """One clean namespace for one test: entities, counts, outages and time.
 
-Everything here is synchronous and takes a millisecond or so; async tests may call it too.
+All calls are synchronous and take about a millisecond; async tests may use them too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.broker.engine.queue import Queue
     from twinbus.testing.background_broker import BackgroundBroker
 
-# What an outage can look like, in the words of a test, and the faults behind it.
+# The kinds of outage by name, and the faults that cause them.
 OUTAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "refused": ("cannot-contact", {"how": "refuse"}),
     "black-hole": ("cannot-contact", {"how": "black-hole"}),
@@ -42,9 +42,9 @@ OUTAGES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class EntityName(str):
-    """The name of a queue or subscription, with a look into it.
+    """The name of a queue or subscription, with its message counts.
 
-    It is a text, so that it goes straight into ``client.get_queue_sender(...)``.
+    It is a ``str``, so that it can be passed to ``client.get_queue_sender(...)``.
     """
 
     __slots__ = ("_bus", "_path")
@@ -53,14 +53,14 @@ class EntityName(str):
     _path: str
 
     def __new__(cls, name: str, path: str, bus: NamespaceFixture) -> EntityName:
-        made = super().__new__(cls, name)
-        made._bus = bus
-        made._path = path
-        return made
+        entity = super().__new__(cls, name)
+        entity._bus = bus
+        entity._path = path
+        return entity
 
     @property
     def active_message_count(self) -> int:
-        """Messages that can be, or are being, received."""
+        """Messages that can be received, or are locked."""
         return self._bus.machine(self._path).active_count
 
     @property
@@ -78,7 +78,7 @@ class EntityName(str):
 
 
 class NamespaceFixture:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
 
     def __init__(
         self, thread: BackgroundBroker, broker: Broker, namespace: RunningNamespace
@@ -88,15 +88,15 @@ class NamespaceFixture:
         self._namespace = namespace
         self.name = namespace.name
         self.connection_string = namespace.connection_string
-        """For the stock SDK, with the root key."""
+        """For the official SDK, with the root key."""
         self.port = namespace.port
 
     # -- entities -------------------------------------------------------------------------
 
     def queue(self, name: str, **properties: Any) -> EntityName:
-        """The queue of that name, created when it does not exist.
+        """The queue of that name, created if it does not exist.
 
-        ``properties`` are those of ``QueueDescription``, e.g. ``requires_session=True``.
+        ``properties`` are those of ``QueueDescription``, for example ``requires_session=True``.
         """
         if self._namespace.queue(name) is None:
             description = QueueDescription(path=name, **properties)
@@ -106,7 +106,7 @@ class NamespaceFixture:
         return EntityName(name, name, self)
 
     def topic(self, name: str, **properties: Any) -> EntityName:
-        """The topic of that name, created when it does not exist."""
+        """The topic of that name, created if it does not exist."""
         if self._namespace.topic(name) is None:
             description = TopicDescription(path=name, **properties)
             self._thread.run(self._namespace.create_topic(description))
@@ -123,7 +123,7 @@ class NamespaceFixture:
         rules: Sequence[RuleDescription] | None = None,
         **properties: Any,
     ) -> EntityName:
-        """A new subscription, with its topic when that is missing."""
+        """A new subscription; its topic is created if it does not exist."""
         self.topic(topic)
         path = f"{topic}/subscriptions/{name}"
         if rules is None:
@@ -134,15 +134,15 @@ class NamespaceFixture:
         return EntityName(name, path, self)
 
     def machine(self, path: str) -> Queue:
-        """What runs behind a path; for looks, not for changes."""
+        """The queue of the broker at a path; read-only."""
         found = self._thread.run_function(
             lambda: self._namespace.access.catalogue.find(path.lower())
         )
         if found is None:
-            raise ConfigurationError(f"there is no entity {path!r} in {self.name!r}")
+            raise ConfigurationError(f"Entity {path!r} not found in namespace {self.name!r}")
         return found
 
-    # -- trouble --------------------------------------------------------------------------
+    # -- outages --------------------------------------------------------------------------
 
     @contextmanager
     def outage(
@@ -154,15 +154,15 @@ class NamespaceFixture:
         subsystem: str = "",
         **options: Any,
     ) -> Iterator[None]:
-        """Something is broken inside the block, and well again behind it.
+        """An outage for the duration of the block.
 
-        ``how`` is one of OUTAGES or the name of a fault; ``options`` are those of the fault, e.g.
-        ``outage("throttled", entity="orders", rate_per_s=10)``.
+        ``how`` is one of OUTAGES or the kind of a fault; ``options`` are those of the fault, for
+        example ``outage("throttled", entity="orders", rate_per_s=10)``.
         """
         kind, usual = OUTAGES.get(how, (how, {}))
         if kind not in KINDS:
             raise ConfigurationError(
-                f"there is no outage {how!r:.60}",
+                f"Invalid kind of outage: {how!r:.60}",
                 hint=f"Use one of: {', '.join(dict.fromkeys([*OUTAGES, *KINDS]))}",
             )
         scope = {"entity": entity, "subsystem": subsystem}
@@ -171,27 +171,27 @@ class NamespaceFixture:
         try:
             yield
         finally:
-            self._thread.run(self._healed(fault_id))
+            self._thread.run(self._clear_fault(fault_id))
 
-    async def _healed(self, fault_id: str) -> None:
+    async def _clear_fault(self, fault_id: str) -> None:
         if self._namespace.faults.get(fault_id) is not None:
-            # What happens in a moment is over by itself.
+            # A fault without a duration has ended by itself.
             self._namespace.faults.clear(fault_id)
         await self._namespace.access.fault_effects.network.until_open()
 
     # -- time -----------------------------------------------------------------------------
 
     def advance(self, by: timedelta | float) -> None:
-        """Move this namespace's clocks on: locks run out, schedules come due, at once.
+        """Advance the clock of this namespace: locks expire and schedules become due at once.
 
-        Tokens grow old too: after more than an hour, open a new client.
+        Tokens expire too: after more than an hour, open a new client.
         """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        self._thread.run(self._advanced(seconds))
+        self._thread.run(self._advance(seconds))
 
-    async def _advanced(self, seconds: float) -> None:
+    async def _advance(self, seconds: float) -> None:
         self._broker.advance(seconds)
-        # The jump is told on the next turn of the loop; what it makes due takes a few more.
+        # The next iteration of the loop handles the jump; what becomes due takes a few more.
         await asyncio.sleep(0)
         while not self._namespace.access.is_quiet:
             await asyncio.sleep(0.001)
@@ -201,12 +201,12 @@ class NamespaceFixture:
         self._thread.run(self._namespace.reset())
 
     def close(self) -> None:
-        """Forget the namespace, and the other one of a pair."""
+        """Close the namespace, and the other one of a pair."""
         self._thread.run(self._broker.close())
 
 
 class NamespacePairFixture:
-    """Two namespaces: the one an application uses, and the one that helps it out."""
+    """Two namespaces: a primary and a secondary."""
 
     def __init__(self, primary: NamespaceFixture, secondary: NamespaceFixture) -> None:
         self.primary = primary
@@ -224,5 +224,5 @@ class NamespacePairFixture:
 
 def _exists(name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{name!r} exists already", hint="Give its properties when it is named first"
+        f"Entity {name!r} already exists", hint="Pass the properties with the first call"
     )

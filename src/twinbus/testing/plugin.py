@@ -1,7 +1,7 @@
 """Fixtures for pytest: ``servicebus``, ``servicebus_pair`` and ``servicebus_broker``.
 
-Found by pytest through the entry point ``pytest11``. This file imports nothing of the broker
-before a test asks for it, so that it costs nothing where it is not used.
+pytest loads it through the entry point ``pytest11``. This module imports the broker only when a
+test uses a fixture, so that it costs other tests nothing.
 """
 
 from __future__ import annotations

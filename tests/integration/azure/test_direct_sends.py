@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 def make_direct(sender: PairedServiceBusSender) -> int:
     """Send until the sender has a link of its own; how many messages that took."""
-    direct, sent = sender._ends().direct, 0
+    direct, sent = sender._parts().direct, 0
     assert direct is not None
     end_s = time.monotonic() + PATIENCE_S
     while direct._link is None:
@@ -91,8 +91,8 @@ def test_a_sender_that_is_not_busy_has_one_connection(
     with paired(servicebus_pair, pairing) as client, client.get_queue_sender(orders) as sender:
         for _ in range(BUSY_SENDS - 1):
             sender.send_messages(ServiceBusMessage("now and then"))
-        assert sender._ends().direct is not None and sender._ends().direct._link is None
-        assert not sender._ends().direct._opening.locked()
+        assert sender._parts().direct is not None and sender._parts().direct._link is None
+        assert not sender._parts().direct._opening.locked()
 
 
 @pytest.mark.parametrize("how", ["refused", "reset"])
@@ -173,11 +173,11 @@ def test_a_link_that_was_taken_away_while_idle_is_no_error(
     orders = servicebus_pair.primary.queue("orders")
     with paired(servicebus_pair, pairing) as client, client.get_queue_sender(orders) as sender:
         sent, told = make_direct(sender), names(client)
-        assert sender._ends().direct is not None and sender._ends().direct._link is not None
-        link: Any = sender._ends().direct._link
+        assert sender._parts().direct is not None and sender._parts().direct._link is not None
+        link: Any = sender._parts().direct._link
         link._sock.shutdown(2)
         sender.send_messages(ServiceBusMessage("later"))
-        assert sender._ends().direct._link is None
+        assert sender._parts().direct._link is None
         assert orders.active_message_count == sent + 1 and told == []
 
 
@@ -230,7 +230,7 @@ def test_what_is_metered_is_sent_by_the_loop(
         assert isinstance(sender, PairedServiceBusSender)
         for _ in range(2 * BUSY_SENDS):
             sender.send_messages(ServiceBusMessage("x"))
-        assert sender._ends().direct is None
+        assert sender._parts().direct is None
 
 
 def test_a_closed_client_leaves_no_thread_and_no_link(
@@ -241,7 +241,7 @@ def test_a_closed_client_leaves_no_thread_and_no_link(
     with paired(servicebus_pair, pairing) as client:
         sender = client.get_queue_sender(orders)
         make_direct(sender)
-    assert sender._ends().direct is not None and sender._ends().direct._link is None
+    assert sender._parts().direct is not None and sender._parts().direct._link is None
     assert not [each for each in threading.enumerate() if each.name == "twinbus-direct-link"]
     sender.close()
     with pytest.raises(ValueError, match="shutdown"):

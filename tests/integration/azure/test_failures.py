@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
 from tests.integration.azure.conftest import MakePairing
 from twinbus.aio import NamespaceManager
 from twinbus.azure.aio import PairedServiceBusClient
-from twinbus.azure.errors import raise_in_words_of_the_sdk
+from twinbus.azure.errors import raise_sdk_error
 from twinbus.errors import CommunicationError, EntityNotFound, LinkDetached, TwinbusError
 from twinbus.testing import NamespacePairFixture
 
@@ -46,7 +46,7 @@ def test_the_reason_of_a_detach_is_the_error(
     """P0: the SDK calls every detach a connection error, and learns the reason when it retries."""
     ours.__cause__ = link_lost()
     with pytest.raises(ServiceBusError) as raised:
-        raise_in_words_of_the_sdk(ours)
+        raise_sdk_error(ours)
     assert type(raised.value) is expected
 
 

@@ -161,10 +161,10 @@ def test_a_namespace_can_be_named_in_four_ways(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "does not name the primary"),
-        (["--secondary"], "does not name the secondary"),
-        (["--connection-string", "env:NOTHING"], "'NOTHING'"),
-        (["--connection-string", "file:/no/such"], "No such file"),
+        ([], "Set SERVICEBUS_CONNECTION_STRING"),
+        (["--secondary"], "Set SERVICEBUS_SECONDARY_CONNECTION_STRING"),
+        (["--connection-string", "env:NOTHING"], "no connection string in 'NOTHING'"),
+        (["--connection-string", "file:/no/such"], "cannot be read: No such file"),
         (["--connection-string", "nonsense"], "connection string"),
         (["--connection-string", "nonsense", "--secondary"], "--secondary and --connection-string"),
     ],

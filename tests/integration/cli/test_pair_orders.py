@@ -23,7 +23,7 @@ from twinbus.testing.namespaces import NamespacePairFixture
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_commands, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(operator_commands, "POLL_INTERVAL_S", 0.02)
 
 
 async def paired(pair: NamespacePairFixture, control: Path) -> MessagingFactory:
@@ -105,7 +105,7 @@ async def test_a_file_that_cannot_be_read_changes_nothing(
     factory = await paired(servicebus_pair, control)
     control.write_text("{nonsense")
     async with asyncio.timeout(10):
-        while "nothing was changed" not in caplog.text:
+        while str(control) not in caplog.text:
             await asyncio.sleep(0.01)
     control.unlink()
     await asyncio.sleep(0.1)
@@ -155,7 +155,7 @@ def test_a_mode_that_the_operator_has_chosen_is_kept(typed_nowhere: Any, tmp_pat
         typed_nowhere("pair", "hold", "a", *options)
         assert control.stat().st_mode & 0o777 == mode
     control.chmod(0o666)
-    assert "everybody may write it" in typed_nowhere.refused("pair", "hold", "a", *options)
+    assert "chmod o-w" in typed_nowhere.refused("pair", "hold", "a", *options)
     with pytest.raises(ConfigurationError, match="chmod o-w"):
         operator_commands.read_commands(control)
 
@@ -176,10 +176,10 @@ def test_a_group_can_be_let_in(typed_nowhere: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "path", "words"),
     [
-        ("", "a//b", "double slash"),
-        ("[]", "a", "not what `twinbus pair` writes"),
-        ('{"a": {"order": "dance", "is_held": false, "at": ""}}', "a", "no order for 'a'"),
-        ('{"$x": {"order": "hold", "is_held": true, "at": ""}}', "a", "no order for '$x'"),
+        ("", "a//b", "two in a row"),
+        ("[]", "a", "`twinbus pair`"),
+        ('{"a": {"order": "dance", "is_held": false, "at": ""}}', "a", "command for 'a'"),
+        ('{"$x": {"order": "hold", "is_held": true, "at": ""}}', "a", "command for '$x'"),
     ],
 )
 def test_what_cannot_be_ordered_is_one_sentence_and_a_hint(

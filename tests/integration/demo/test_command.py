@@ -27,7 +27,7 @@ GOOD = Result(
     operations=500,
     cost=0.0001,
     currency="USD",
-    does_close=True,
+    is_reconciled=True,
     verdict="The books close.",
 )
 
@@ -75,7 +75,7 @@ def test_the_last_line_is_one_json_object(played: list[Any]) -> None:
         {"lost": ("orders-000001",), "delivered": 99},
         {"unexpected": ("orders-999999",)},
         {"failed_sends": 1},
-        {"does_close": False},
+        {"is_reconciled": False},
         {"sent": 0, "delivered": 0},
     ],
     ids=lambda wrong: next(iter(wrong)),
@@ -120,5 +120,5 @@ def test_a_directory_that_holds_something_is_not_written_to(tmp_path: Path) -> N
     (tmp_path / "precious").touch()
     answer = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path)])
     assert isinstance(answer.exception, ConfigurationError)
-    assert "is not empty. Choose a new directory." in str(answer.exception)
+    assert str(tmp_path) in answer.exception.sentence and "directory" in answer.exception.hint
     assert [each.name for each in tmp_path.iterdir()] == ["precious"]

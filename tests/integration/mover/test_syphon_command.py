@@ -225,8 +225,8 @@ def test_a_dry_run_shows_what_would_be_moved(scene: Scene) -> None:
     [
         (["--ttl-policy", "never"], "--ttl-policy"),
         (["--output", "xml"], "--output"),
-        (["--driver", "uamqp"], "--driver cannot be 'uamqp'. Use 'amqp' or 'servicebus'"),
-        (["--metering", "/dev/null/books"], "--metering: '/dev/null/books'"),
+        (["--driver", "uamqp"], "'uamqp'. Use 'amqp' or 'servicebus'"),
+        (["--metering", "/dev/null/books"], "--metering '/dev/null/books' cannot be used"),
         (["--state", "here"], "--state is for a syphon on Spark"),
         (["--master", "local"], "--master is for a syphon on Spark"),
         (["--checkpoints", "here"], "--checkpoints is for a syphon on Spark"),

@@ -179,13 +179,13 @@ async def test_without_the_wish_nothing_is_in_the_way(
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
-        ({"metering": "/dev/null/books"}, "metering: '/dev/null/books'"),
-        ({"audit": True}, "an audit needs a place"),
-        ({"metering": ""}, "metering cannot be ''"),
-        ({"metering": "a\0b"}, "metering cannot be"),
-        ({"metering": 123}, "metering cannot be 123"),
-        ({"metering": b"books"}, "metering cannot be b'books'"),
-        ({"namespace_name": "a/b"}, "'a/b' cannot be the name of a namespace"),
+        ({"metering": "/dev/null/books"}, "metering '/dev/null/books'"),
+        ({"audit": True}, "metering"),
+        ({"metering": ""}, "metering: ''"),
+        ({"metering": "a\0b"}, "metering: 'a"),
+        ({"metering": 123}, "metering: 123"),
+        ({"metering": b"books"}, "metering: b'books'"),
+        ({"namespace_name": "a/b"}, "'a/b'"),
     ],
 )
 async def test_a_wrong_wish_is_told_at_once(

@@ -88,7 +88,7 @@ def test_a_mistake_is_told_in_one_sentence(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*OPTIONS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*there is no outage 'earthquake'. Use one of: *refused, black-hole,*crash-subsystem*"]
+        ["*ConfigurationError: *'earthquake'. Use one of: *refused, black-hole,*crash-subsystem*"]
     )
 
 

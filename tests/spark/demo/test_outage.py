@@ -19,7 +19,7 @@ from twinbus.aio import (
     NamespaceManager,
     SendAvailabilityPairedNamespaceOptions,
 )
-from twinbus.demo.application import counted_factory
+from twinbus.demo.application import metered_factory
 from twinbus.demo.output_files import Files
 from twinbus.demo.processes import DemoBrokers
 from twinbus.demo.scenario import BACKLOG_QUEUES, PRIMARY, SECONDARY
@@ -187,9 +187,9 @@ async def _drop_one(files: Files) -> None:
 
 async def _send_into_the_backlog(files: Files, site: DemoBrokers) -> None:
     async with (
-        counted_factory(site.addresses[SECONDARY], files) as secondary,
+        metered_factory(site.addresses[SECONDARY], files) as secondary,
         NamespaceManager.from_connection_string(site.addresses[SECONDARY]) as manager,
-        counted_factory(site.addresses[PRIMARY], files) as primary,
+        metered_factory(site.addresses[PRIMARY], files) as primary,
     ):
         await primary.pair_namespace(
             SendAvailabilityPairedNamespaceOptions(

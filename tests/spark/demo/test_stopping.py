@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-STARTED = "an application sends"
+STARTED = "The application sends"
 END_S_MAX = 60.0
 
 

@@ -10,10 +10,10 @@ DESTINATIONS = {
 }
 
 
-def books_with(*ids: str, entity: str = "orders", is_detoured: bool = False) -> DeliveryCheck:
+def books_with(*ids: str, entity: str = "orders", is_diverted: bool = False) -> DeliveryCheck:
     books = DeliveryCheck(DESTINATIONS)
     books.attempt(entity, ids)
-    books.acknowledge(entity, ids, is_detoured=is_detoured)
+    books.acknowledge(entity, ids, is_diverted=is_diverted)
     return books
 
 
@@ -31,7 +31,7 @@ def test_what_was_acknowledged_and_did_not_arrive_is_lost_and_named() -> None:
 
 
 def test_a_message_to_a_topic_is_delivered_when_every_subscription_has_it() -> None:
-    books = books_with("e1", entity="events", is_detoured=True)
+    books = books_with("e1", entity="events", is_diverted=True)
     books.arrive("events/subscriptions/a", "e1")
     assert (books.delivered, books.lost, books.diverted_missing) == (0, ["e1"], 1)
     books.arrive("events/subscriptions/b", "e1")

@@ -14,8 +14,8 @@ from twinbus.demo.terminal import (
     RateHistory,
     View,
     curve,
+    open_screen,
     picture,
-    screen_here,
 )
 
 CALM = View(
@@ -24,13 +24,18 @@ CALM = View(
     failed_sends=0,
     arrived=390,
     diverted=(),
-    detoured=0,
+    messages_diverted=0,
     moved=0,
     pings=0,
     syphon="waiting",
 )
 OUTAGE = replace(
-    CALM, is_primary_up=False, sent=1_000, diverted=("orders", "events"), detoured=600, pings=7
+    CALM,
+    is_primary_up=False,
+    sent=1_000,
+    diverted=("orders", "events"),
+    messages_diverted=600,
+    pings=7,
 )
 
 
@@ -60,7 +65,7 @@ def test_a_second_counts_what_happened_in_it() -> None:
     history.add(CALM, 0.2)
     history.add(replace(CALM, sent=500), 0.9)
     history.add(replace(OUTAGE, arrived=391), 1.1)
-    history.add(replace(CALM, sent=1_100, arrived=1_000, detoured=600, moved=200), 1.9)
+    history.add(replace(CALM, sent=1_100, arrived=1_000, messages_diverted=600, moved=200), 1.9)
     assert history.sent == [500, 600]
     assert history.received == [390, 610]
     assert history.waiting == [0, 400]
@@ -72,10 +77,10 @@ def test_the_picture_says_where_sends_go_and_what_waits() -> None:
     history.add(OUTAGE, 0.0)
     told = drawn(OUTAGE, history)
     assert "DOWN" in told
-    assert "600 messages wait in its backlog" in told
+    assert "600 messages in the backlog" in told
     assert "diverted: events, orders" in told
     assert "0 failed" in told
-    assert "its backlog is empty" in drawn(CALM, history)
+    assert "backlog is empty" in drawn(CALM, history)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -92,7 +97,7 @@ def test_sentences_stay_above_the_picture_and_the_cursor_comes_back() -> None:
     def interrupted() -> None:
         with screen.drawing():
             screen.show(CALM)
-            screen.say("kill -9 42: [east] is gone")
+            screen.print_line("kill -9 42: [east] is gone")
             screen.show(OUTAGE)
             raise KeyboardInterrupt
 
@@ -100,19 +105,19 @@ def test_sentences_stay_above_the_picture_and_the_cursor_comes_back() -> None:
         interrupted()
     told = written.getvalue()
     assert "kill -9 42: [east] is gone" in told
-    assert told.index("its backlog is empty") < told.index("kill -9") < told.rindex("DOWN")
+    assert told.index("backlog is empty") < told.index("kill -9") < told.rindex("DOWN")
     assert told.rindex("\x1b[?25h") > told.rindex("\x1b[?25l")
 
 
 def test_a_long_sentence_goes_on_below_itself() -> None:
     written = StringIO()
     screen = LiveScreen(Console(file=written, width=40))
-    screen.say("two brokers run, and this sentence is longer than the terminal is wide")
+    screen.print_line("two brokers run, and this sentence is longer than the terminal is wide")
     first, *others = written.getvalue().rstrip().splitlines()
     assert others and max(map(len, [first, *others])) <= 40
     assert {len(each) - len(each.lstrip()) for each in others} == {first.index("two brokers")}
 
 
 def test_without_a_terminal_there_are_plain_lines() -> None:
-    with screen_here() as screen:
+    with open_screen() as screen:
         assert isinstance(screen, PlainScreen)

@@ -58,7 +58,7 @@ def test_a_manager_and_a_factory_that_are_exchanged_are_refused(kind: Kind) -> N
     """P18: when the options are built."""
     told = sentence_of(lambda: kind.options(kind.factory, kind.manager))
     assert f"secondary_namespace_manager must be a {kind.name}.NamespaceManager or None" in told
-    assert f"got a {kind.name}.MessagingFactory. The manager comes first" in told
+    assert f"got a {kind.name}.MessagingFactory. Pass the manager first" in told
 
 
 @pytest.mark.parametrize("given", [None, TEXT, b"x", 5, FakeNamespace()])

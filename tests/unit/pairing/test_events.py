@@ -345,9 +345,9 @@ async def test_a_listener_that_nobody_would_await_is_refused(open_fake_pair: Ope
         raise AssertionError
 
     pair = await open_fake_pair(is_paired=False)
-    with pytest.raises(ConfigurationError, match="awaits"):
+    with pytest.raises(ConfigurationError, match="coroutine"):
         pair.primary.on_event(listener)
-    with pytest.raises(ConfigurationError, match="awaits"):
+    with pytest.raises(ConfigurationError, match="coroutine"):
         await open_fake_pair(on_event=listener)
 
 

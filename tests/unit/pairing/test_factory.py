@@ -56,7 +56,9 @@ async def test_a_factory_from_the_environment() -> None:
     ):
         assert primary.address.host == "contoso.example"
         assert secondary.address.host == "fabrikam.example"
-    with pytest.raises(ConfigurationError, match="needs a credential"):
+    with pytest.raises(
+        ConfigurationError, match="SERVICEBUS_SECONDARY_FULLY_QUALIFIED_NAMESPACE requires"
+    ):
         MessagingFactory.from_environment(environment, role="secondary")
     with pytest.raises(ConfigurationError, match="SERVICEBUS_CONNECTION_STRING"):
         MessagingFactory.from_environment({})

@@ -110,11 +110,11 @@ def test_every_option_that_is_a_text_has_a_variable() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("failover_interval", "soon", "'soon' is not a time"),
-        ("backlog_queue_count", "ten", "Write a whole number"),
-        ("backlog_queue_count", "-1", "Write a whole number"),
-        ("require_secondary", "maybe", "Write yes or no"),
-        ("syphon", "flink", "Write spark or local"),
+        ("failover_interval", "soon", "'soon'"),
+        ("backlog_queue_count", "ten", "a whole number"),
+        ("backlog_queue_count", "-1", "a whole number"),
+        ("require_secondary", "maybe", "yes or no"),
+        ("syphon", "flink", "spark or local"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_variables_name(

@@ -244,7 +244,7 @@ async def test_what_needs_a_backlog_is_refused_until_there_is_one(
     """P19: a forced failover would have no place to send to."""
     pair = await waiting_pair(open_fake_pair)
     for command in ("force_failover", "hold", "mark_path_healthy"):
-        with pytest.raises(NoBacklogQueue, match="has not answered yet") as raised:
+        with pytest.raises(NoBacklogQueue, match="backlog-ready") as raised:
             getattr(pair.primary, command)("orders")
         assert raised.value.is_transient
     with pytest.raises(NoBacklogQueue):

@@ -1,14 +1,14 @@
-"""Whether a factory still stands, and the calls that are inside it.
+"""Whether a factory is open, closed or faulted, and the calls that are in progress.
 
-    OPEN --close--> CLOSED       sends that are under way may finish, other calls end at once
+    OPEN --close--> CLOSED       sends in progress may finish, other calls end at once
     OPEN --fault--> FAULTED      every call ends at once
 
-Rule 1: after its end every new call is refused with a typed error, and so is every call that was
-        waiting (L1): nothing hangs.
-Rule 2: a call is ended by cancelling its task and taking the cancellation back, as a timeout
-        does; a caller that was cancelled by somebody else stays cancelled.
-Rule 3: in a forked child a factory of the parent is FAULTED, and its end touches nothing: the
-        connections and the loop are the parent's.
+Rule 1: after the factory has ended, every new call and every waiting call raises a typed error
+        (L1): no call hangs.
+Rule 2: a call is ended by cancelling its task and undoing the cancellation, as a timeout does; a
+        task that the application has cancelled stays cancelled.
+Rule 3: in a forked child a factory of the parent is FAULTED, and closing it has no effect: the
+        connections and the loop belong to the parent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from twinbus.errors import FactoryClosed, FactoryFaulted, PairingError
 
 T = TypeVar("T")
 
-# Threads that send for themselves do not wake the loop when they have finished.
-DIRECT_LOOK_S: Final = 0.01
+# Threads that send without the loop do not wake it when they have finished.
+DIRECT_POLL_S: Final = 0.01
 
 
 class DirectLink(Protocol):
-    """What sends on a thread of its own."""
+    """A link on which a thread sends without the event loop."""
 
     def interrupt(self) -> None:
         """End the send that is waiting, if there is one; from any thread."""
@@ -43,13 +43,13 @@ class CallTracker:
         self._is_drained = False
         self._fault: str | None = None
         self._sends: dict[asyncio.Task[Any], bool] = {}
-        """The tasks that are inside, each with whether we have ended it."""
+        """The tasks of calls in progress, each with whether we have cancelled it."""
         self._waits: dict[asyncio.Task[Any], bool] = {}
         self.direct: set[DirectLink] = set()
-        """Links on which threads of their own send now (pairing/direct_sender.py)."""
+        """Links on which threads send now without the loop (pairing/direct_sender.py)."""
         self._idle: asyncio.Event | None = None
         self.is_inherited = False
-        """Whether it belongs to the process that this one was forked from."""
+        """Whether the factory belongs to the process that this one was forked from."""
         _all.add(self)
 
     @property
@@ -58,7 +58,7 @@ class CallTracker:
 
     @property
     def fault_reason(self) -> str | None:
-        """Why the factory was given up, if it was."""
+        """Why the factory has faulted; None if it has not."""
         return self._fault
 
     @property
@@ -66,14 +66,14 @@ class CallTracker:
         return len(self._sends)
 
     def check(self) -> None:
-        """Raise what a call on a factory that is gone gets."""
+        """Raise FactoryClosed or FactoryFaulted unless the factory is open."""
         if self._is_closed or self._fault is not None:
             raise self._error()
 
     # -- calls --------------------------------------------------------------------------------
 
     def enter_send(self) -> asyncio.Task[Any]:
-        """A send begins, which a close waits for; call leave_send() with the answer."""
+        """Begin a send, for which close() waits; pass the returned task to leave_send()."""
         if self._is_closed or self._fault is not None:
             raise self._error()
         task = asyncio.current_task()
@@ -82,8 +82,8 @@ class CallTracker:
         return task
 
     def resume_send(self) -> asyncio.Task[Any]:
-        """A send that began on a thread of its own goes on here: it may finish although the
-        factory was closed meanwhile, as long as a close waits for sends."""
+        """Continue a send that began on a caller's thread: it may finish even if the factory
+        was closed in the meantime, as long as close() waits for sends."""
         if self._fault is not None or self._is_drained:
             raise self._error()
         task = asyncio.current_task()
@@ -97,16 +97,17 @@ class CallTracker:
             self._idle.set()
 
     def cancellation_error(self, task: asyncio.Task[Any]) -> BaseException:
-        """What a call that is inside raises for a CancelledError: ours has a reason."""
+        """The error that a call in progress raises for a CancelledError: a typed one if we caused
+        the cancellation."""
         if (self._sends.get(task) or self._waits.get(task)) and task.uncancel() == 0:
             error = self._error()
-            # A send that was cut short may have arrived, and its answer was not waited for.
+            # The service may have accepted an interrupted send: its answer was not awaited.
             error.is_ambiguous = task in self._sends
             return error
         return asyncio.CancelledError()
 
     async def track(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call that a close ends: nothing is lost with a receive that has not returned."""
+        """Run a call that close() ends: a receive that has not returned loses no message."""
         if self._is_closed or self._fault is not None:
             call.close()
             raise self._error()
@@ -129,7 +130,7 @@ class CallTracker:
             self._end(self._waits)
 
     def fault(self, reason: str) -> None:
-        """Fault: end every call now, also the last sends of a factory that is being closed."""
+        """Fault: end every call now, including the last sends of a factory that is closing."""
         if self._fault is None and (self._sends or self.direct or not self._is_closed):
             self._fault = reason
             self._end(self._waits)
@@ -137,7 +138,7 @@ class CallTracker:
             self._end_direct()
 
     async def drain(self, *, wait_s: float) -> None:
-        """Give sends ``wait_s`` to finish, then end them."""
+        """Wait up to ``wait_s`` for sends to finish, then end them."""
         try:
             async with asyncio.timeout(wait_s):
                 while self._sends or self.direct:
@@ -145,7 +146,7 @@ class CallTracker:
                         self._idle = asyncio.Event()
                         await self._idle.wait()
                     else:
-                        await asyncio.sleep(DIRECT_LOOK_S)
+                        await asyncio.sleep(DIRECT_POLL_S)
         except TimeoutError:
             self._end(self._sends)
             self._end_direct()
@@ -162,25 +163,25 @@ class CallTracker:
                 calls[task] = True
                 task.cancel()
 
-    def inherited(self) -> None:
-        """This process was forked from the one whose factory it is."""
+    def mark_inherited(self) -> None:
+        """This process was forked from the process that owns the factory."""
         self.is_inherited = True
         self._fault = "it belongs to the process that this one was forked from"
 
     def _error(self) -> PairingError:
         if self.is_inherited:
             return FactoryFaulted(
-                f"the factory of {self._name} cannot be used here: {self._fault}",
-                hint="Make a new one in this process; those of twinbus without asyncio do so "
-                "by themselves",
+                f"MessagingFactory for {self._name} cannot be used in this process: {self._fault}",
+                hint="Create a new factory in this process; the blocking API of twinbus does so "
+                "automatically",
             )
         if self._fault is not None:
             return FactoryFaulted(
-                f"the factory of {self._name} was given up: {self._fault}",
-                hint="Make a new factory; look at what ended its partner first",
+                f"MessagingFactory for {self._name} has faulted: {self._fault}",
+                hint="Find out why its partner has ended, then create a new factory",
             )
         return FactoryClosed(
-            f"the factory of {self._name} is closed", hint="Make a new one to go on"
+            f"MessagingFactory for {self._name} is closed", hint="Create a new factory"
         )
 
 
@@ -189,7 +190,7 @@ _all: Final[WeakSet[CallTracker]] = WeakSet()
 
 def _inherit() -> None:
     for calls in tuple(_all):
-        calls.inherited()
+        calls.mark_inherited()
 
 
 fork.run_in_child(_inherit)

@@ -1,18 +1,15 @@
-"""Senders, receivers and the clients of queues, topics and subscriptions.
+"""Senders, receivers and the clients of queues, topics and subscriptions, for BrokeredMessage.
 
-Receiving from one queue, subscription or dead-letter queue.
+    MessageSender        sends to a queue or a topic, through PairedSender
+    MessageReceiver      receives from a queue, a subscription or a dead-letter queue
+    QueueClient          a sender and a receiver of one queue
+    TopicClient          a MessageSender; SubscriptionClient a MessageReceiver
 
-What an application sends and receives with, for messages of the public model.
-
-    MessageSender    --> PairedSender        a queue or a topic
-    MessageReceiver  (clients.py)          a queue, a subscription, a dead-letter queue
-    QueueClient      both                    TopicClient, SubscriptionClient: one of them
-
-Rule 1: receiving comes only from the namespace itself, paired or not (P15).
-Rule 2: the link opens with the first call, and a receiver that is waiting ends with its factory.
-Rule 3: a received message can be settled by its receiver, or by itself: ``message.complete()``.
-        A lock that was lost raises MessageLockLost: the message will be received again.
-Rule 4: a client adds names, not behaviour: everything is the sender's or the receiver's.
+Rule 1: a receiver receives only from its own namespace, paired or not (P15).
+Rule 2: the link opens with the first call, and a waiting receive ends with its factory.
+Rule 3: a received message can be settled through its receiver, or directly:
+        ``message.complete()``. A lost lock raises MessageLockLost: the message is received again.
+Rule 4: a client adds names, not behaviour: it delegates to the sender or the receiver.
 """
 
 from __future__ import annotations
@@ -44,21 +41,21 @@ __all__ = [
 T = TypeVar("T")
 
 RECEIVE_COUNT_MAX: Final = 5_000
-"""A batch that nobody could settle before its locks end helps nobody."""
-# An iteration asks again after this long, with no effect but a new credit (Y3's long poll).
+"""A receiver could not settle a larger batch before its locks end."""
+# An iteration receives again after this time, which only issues new credit (long poll, Y3).
 ITERATION_WAIT_S: Final = 900.0
 
 
 def receiver_path(path: str) -> str:
-    """The canonical path of something that messages come from; InvalidEntityPath otherwise."""
+    """The canonical path of an entity to receive from; raises InvalidEntityPath."""
     address = parse_address(path)
     if address.node != "entity":
-        raise ConfigurationError(f"nobody receives from {path!r:.80}")
+        raise ConfigurationError(f"{path!r:.80} cannot be received from")
     return address.path
 
 
 class MessageReceiver:
-    """Receives from one place."""
+    """Receives from one queue, subscription or dead-letter queue."""
 
     def __init__(
         self,
@@ -79,43 +76,44 @@ class MessageReceiver:
 
     @property
     def session_id(self) -> str | None:
-        """The session that is held, once the first receive has got one."""
+        """The id of the accepted session; None before the first receive."""
         return None if self._link is None else self._link.session_id
 
     # -- receiving ------------------------------------------------------------------------------
 
     async def receive(self, *, max_wait_time: float | None = None) -> BrokeredMessage | None:
-        """One message, or None when there was none for ``max_wait_time`` seconds."""
+        """One message, or None if none arrived within ``max_wait_time`` seconds."""
         found = await self.receive_batch(1, max_wait_time=max_wait_time)
         return found[0] if found else None
 
     async def receive_batch(
         self, max_message_count: int, *, max_wait_time: float | None = None
     ) -> list[BrokeredMessage]:
-        """Up to so many: returns as soon as some are there, or empty after the wait."""
+        """Receive up to ``max_message_count`` messages: returns as soon as there are some, or an
+        empty list after ``max_wait_time``."""
         if not 1 <= max_message_count <= RECEIVE_COUNT_MAX:
             raise ConfigurationError(
-                f"max_message_count is {max_message_count}",
-                hint=f"Use 1 to {RECEIVE_COUNT_MAX}",
+                f"Invalid value for max_message_count: {max_message_count}",
+                hint=f"Use a number from 1 to {RECEIVE_COUNT_MAX}",
             )
         wait_s = self._timeout_s if max_wait_time is None else max_wait_time
-        link = self._opened()
-        return self._handed_out(await self._run(link.receive(max_message_count, wait_s=wait_s)))
+        link = self._open_link()
+        return self._to_messages(await self._run(link.receive(max_message_count, wait_s=wait_s)))
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[BrokeredMessage]:
-        """Messages that were set aside, by their numbers."""
-        return self._handed_out(
+        """Receive deferred messages by their sequence numbers."""
+        return self._to_messages(
             await self._run(
-                self._opened().receive_deferred(sequence_numbers, timeout_s=self._timeout_s)
+                self._open_link().receive_deferred(sequence_numbers, timeout_s=self._timeout_s)
             )
         )
 
     async def peek(
         self, max_message_count: int = 1, *, from_sequence_number: int = 1
     ) -> list[BrokeredMessage]:
-        """Look without taking; such messages cannot be settled."""
+        """Read messages without locking them; they cannot be settled."""
         found = await self._run(
-            self._opened().peek(
+            self._open_link().peek(
                 max_message_count, from_sequence=from_sequence_number, timeout_s=self._timeout_s
             )
         )
@@ -134,22 +132,22 @@ class MessageReceiver:
     # -- settling -------------------------------------------------------------------------------
 
     async def complete(self, message: BrokeredMessage) -> None:
-        """It is done: the service forgets it."""
-        await self._settle(message, self._opened().complete)
+        """Remove the message from its queue: it was processed."""
+        await self._settle(message, self._open_link().complete)
 
     async def abandon(self, message: BrokeredMessage) -> None:
-        """Give it back at once; its delivery count grows."""
-        await self._settle(message, self._opened().abandon)
+        """Release the lock, so that it is received again; its delivery count increases."""
+        await self._settle(message, self._open_link().abandon)
 
     async def defer(self, message: BrokeredMessage) -> None:
-        """Set it aside; receive_deferred() gets it by its number."""
-        await self._settle(message, self._opened().defer)
+        """Defer the message; receive_deferred() receives it by its sequence number."""
+        await self._settle(message, self._open_link().defer)
 
     async def dead_letter(
         self, message: BrokeredMessage, *, reason: str = "", description: str = ""
     ) -> None:
-        """Move it to the dead-letter queue, with a reason."""
-        link = self._opened()
+        """Move the message to the dead-letter queue, with a reason."""
+        link = self._open_link()
 
         async def move(
             messages: Sequence[ReceivedMessage], *, timeout_s: float
@@ -161,8 +159,8 @@ class MessageReceiver:
         await self._settle(message, move)
 
     async def renew_lock(self, message: BrokeredMessage) -> None:
-        """Lock it for as long again."""
-        await self._settle(message, self._opened().renew)
+        """Extend the lock by the lock duration of the entity."""
+        await self._settle(message, self._open_link().renew)
 
     async def _settle(
         self,
@@ -172,19 +170,20 @@ class MessageReceiver:
         held = message.held
         if not isinstance(held, LockHandle) or held.receiver.path != self.path:
             raise ConfigurationError(
-                "this message was not received here, so it cannot be settled here",
-                hint="Settle it with the receiver that it came from, or with message.complete()",
+                f"The message was not received by a receiver of {self.path!r}, so this receiver "
+                "cannot settle it",
+                hint="Settle it with the receiver that received it, or with message.complete()",
             )
         if await self._run(verb([held.delivered], timeout_s=self._timeout_s)):
             raise MessageLockLost(
-                f"the lock of message {held.delivered.sequence_number} of {self.path!r} was lost",
+                f"Lock lost for message {held.delivered.sequence_number} of {self.path!r}",
                 path=self.path,
-                hint="It will be received again; settle sooner, or renew the lock",
+                hint="Settle messages sooner, or call renew_lock(); the message is received again",
             )
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _handed_out(self, found: list[ReceivedMessage]) -> list[BrokeredMessage]:
+    def _to_messages(self, found: list[ReceivedMessage]) -> list[BrokeredMessage]:
         messages = []
         for delivered in found:
             message = decode_message(delivered)
@@ -193,11 +192,12 @@ class MessageReceiver:
             messages.append(message)
         return messages
 
-    def _opened(self) -> Receiver:
+    def _open_link(self) -> Receiver:
         self._calls.check()
         if self._is_closed:
             raise ConfigurationError(
-                f"the receiver of {self.path!r} is closed", hint="Ask the factory for a new one"
+                f"The receiver of {self.path!r} is closed",
+                hint="Create a new receiver with the factory",
             )
         if self._link is None:
             self._link = self._make()
@@ -207,7 +207,7 @@ class MessageReceiver:
         return self._calls.track(call)
 
     async def close(self) -> None:
-        """Let go of the link; may be called twice. Locked messages stay locked."""
+        """Close the link; may be called twice. Locked messages stay locked."""
         self._is_closed = True
         self._forget(self)
         if self._link is not None and not self._calls.is_inherited:
@@ -227,7 +227,7 @@ class MessageReceiver:
 
 
 class LockHandle:
-    """What a received message needs to settle itself."""
+    """The receiver and the delivery of a received message, with which it can be settled."""
 
     __slots__ = ("delivered", "receiver")
 
@@ -239,10 +239,10 @@ class LockHandle:
 
 
 class _Closes:
-    """``async with`` for everything that has close()."""
+    """``async with`` for classes that have close()."""
 
     async def close(self) -> None:
-        """Let go of the links; may be called twice."""
+        """Close the links; may be called twice."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -269,42 +269,43 @@ class MessageSender(_Closes):
     async def send(self, message: BrokeredMessage, *, timeout: float | None = None) -> None:
         """Return once the message is durable, at the entity or in its backlog.
 
-        An error means that no place is known to hold it; ``is_ambiguous`` says where that is
-        not certain. ``timeout`` is in seconds and covers everything, retries included.
+        An error means that neither is known to have accepted it; if ``is_ambiguous`` is set, one
+        of them may have. ``timeout`` is in seconds and includes retries.
         """
         await self._sender.send_outgoing([to_outgoing_message(message)], timeout_s=timeout)
 
     async def send_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
     ) -> None:
-        """Send several at once: the primary takes all of them or none.
+        """Send several at once: the primary accepts all of them or none.
 
-        On the way round a batch that outgrows a backlog queue goes in parts: BatchPartlySent
-        then says how many are safe, if the others found no place.
+        A diverted batch that is too large for a backlog queue is sent in parts. If not all parts
+        are accepted, BatchPartlySent reports how many messages were.
         """
         await self._sender.send_outgoing(_to_outgoing(messages), timeout_s=timeout)
 
     async def schedule_message(
         self, message: BrokeredMessage, *, timeout: float | None = None
     ) -> int:
-        """Hand in a message with ``scheduled_enqueue_time_utc``; its number, for cancelling.
+        """Send a message with ``scheduled_enqueue_time_utc``; returns its sequence number, for
+        cancelling.
 
-        A negative number is that of a message that went to the backlog: it keeps its schedule
-        and cannot be cancelled before it has come home.
+        A negative number stands for a message that was diverted to the backlog: it keeps its
+        schedule, and cannot be cancelled with this number.
         """
         return (await self.schedule_batch([message], timeout=timeout))[0]
 
     async def schedule_batch(
         self, messages: Iterable[BrokeredMessage], *, timeout: float | None = None
     ) -> list[int]:
-        """The same for several; a number for each."""
+        """Send several scheduled messages; returns a sequence number for each."""
         return await self._sender.schedule_outgoing(_to_outgoing(messages), timeout_s=timeout)
 
     async def cancel_scheduled_message(
         self, *sequence_numbers: int, timeout: float | None = None
     ) -> None:
-        """Take scheduled messages back; MessageNotFound if one is not there any more,
-        CancelImpossible for what went to the backlog and while the entity is diverted."""
+        """Cancel scheduled messages; raises MessageNotFound if one is no longer scheduled, and
+        CancelImpossible for diverted messages and while the entity is diverted."""
         await self._sender.cancel_scheduled(sequence_numbers, timeout_s=timeout)
 
     async def close(self) -> None:
@@ -334,7 +335,7 @@ class QueueClient(_Closes):
         await self.sender.close()
         await self.receiver.close()
 
-    # -- as the sender does ---------------------------------------------------------------------
+    # -- delegated to the sender----------------------------------------------------------------
 
     async def send(self, message: BrokeredMessage, *, timeout: float | None = None) -> None:
         """See MessageSender."""
@@ -360,7 +361,7 @@ class QueueClient(_Closes):
     ) -> None:
         await self.sender.cancel_scheduled_message(*sequence_numbers, timeout=timeout)
 
-    # -- as the receiver does -------------------------------------------------------------------
+    # -- delegated to the receiver----------------------------------------------------------------
 
     @property
     def session_id(self) -> str | None:
@@ -414,6 +415,6 @@ def _to_outgoing(messages: Iterable[BrokeredMessage]) -> list[OutgoingMessage]:
 
 
 def to_outgoing_message(message: BrokeredMessage) -> OutgoingMessage:
-    """The message as a sender takes it; its times are counted from now."""
+    """The message as a sender accepts it; its times are relative to now."""
     encoded = encode_message(message, now_ms=time.time_ns() // 1_000_000)
     return OutgoingMessage(encoded, native=message)

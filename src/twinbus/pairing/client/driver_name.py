@@ -1,9 +1,9 @@
-"""The libraries through which a namespace can be used, by their names in options and commands.
+"""The names of the drivers in options and commands.
 
     servicebus   the official SDK, for Azure, its emulator and our broker (extra ``azure``)
-    amqp         our lean client, for throughput
+    amqp         our own AMQP client, for throughput
 
-Rule 1: this module loads none of them.
+Rule 1: this module imports no driver.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ DriverName: TypeAlias = Literal["servicebus", "amqp"]
 
 
 def check_driver_name(name: object, what: str = "driver") -> None:
-    """Raise ConfigurationError for anything else; ``what`` is the option that holds it."""
+    """Raise ConfigurationError for an unknown name; ``what`` is the name of the option."""
     if name not in get_args(DriverName):
         raise ConfigurationError(
-            f"{what} cannot be {name!r:.40}", hint="Use 'amqp' or 'servicebus'"
+            f"Invalid value for {what}: {name!r:.40}", hint="Use 'amqp' or 'servicebus'"
         )

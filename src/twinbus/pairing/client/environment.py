@@ -1,14 +1,14 @@
-"""Where the two namespaces are, from the environment.
+"""The connection strings and host names of the two namespaces, from the environment.
 
     SERVICEBUS_CONNECTION_STRING (or _STR)     SERVICEBUS_SECONDARY_CONNECTION_STRING (or _STR)
     SERVICEBUS_FULLY_QUALIFIED_NAMESPACE       SERVICEBUS_SECONDARY_FULLY_QUALIFIED_NAMESPACE
 
-The secondary's word may also stand at the end: SERVICEBUS_CONNECTION_STRING_SECONDARY. Where none
-of these is set, the same names with TWINBUS_ in place of SERVICEBUS_ count.
+SECONDARY may also be the last word: SERVICEBUS_CONNECTION_STRING_SECONDARY. If none of these is
+set, the same names with TWINBUS_ instead of SERVICEBUS_ are read.
 
-Rule 1: this is the only place that knows these names; it receives the environment as a mapping.
-Rule 2: two spellings with different values are refused: nobody can know which one was meant.
-Rule 3: a connection string wins over a host name, because it brings its credential along.
+Rule 1: only this module contains these names; it receives the environment as a mapping.
+Rule 2: two spellings with different values are an error, because the choice would be arbitrary.
+Rule 3: a connection string has precedence over a host name, because it contains a credential.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 Role = Literal["primary", "secondary"]
 ROLES: Final[tuple[Role, Role]] = ("primary", "secondary")
 
-# The first is that of the Azure SDK's samples; the second counts only without it.
+# The first is used by the samples of the Azure SDK; the second is read only without it.
 _PREFIXES: Final = ("SERVICEBUS_", "TWINBUS_")
 _CONNECTION_STRINGS: Final = ("CONNECTION_STRING", "CONNECTION_STR")
 _HOST: Final = "FULLY_QUALIFIED_NAMESPACE"
@@ -39,16 +39,16 @@ _HOST: Final = "FULLY_QUALIFIED_NAMESPACE"
 
 @dataclass(frozen=True, slots=True)
 class NamespaceReference:
-    """A namespace as somebody named it; exactly one of the two texts is there."""
+    """A namespace by its connection string or its host name; exactly one of them is set."""
 
     source: str
-    """Who said so: a variable's name, or an option's."""
+    """The name of the variable or the option that it comes from."""
     connection_string: str | None = field(default=None, repr=False)
     fully_qualified_namespace: str | None = None
 
 
 def read_namespace(environment: Mapping[str, str], role: Role) -> NamespaceReference | None:
-    """What the environment says of one of the two namespaces; None when it says nothing."""
+    """One of the two namespaces, as set in the environment; None if it is not set."""
     for prefix in _PREFIXES:
         found = _one_of(environment, _spellings(prefix, _CONNECTION_STRINGS, role))
         if found is not None:
@@ -60,18 +60,19 @@ def read_namespace(environment: Mapping[str, str], role: Role) -> NamespaceRefer
 
 
 def require_namespace(environment: Mapping[str, str], role: Role) -> NamespaceReference:
-    """The namespace that the environment names; it must name one."""
+    """One of the two namespaces, as set in the environment; raises ConfigurationError if it is
+    not set."""
     reference = read_namespace(environment, role)
     if reference is None:
         best, other = variables_of(role)
         raise ConfigurationError(
-            f"the environment does not name the {role} namespace", hint=f"Set {best} or {other}"
+            f"The {role} namespace is not set in the environment", hint=f"Set {best} or {other}"
         )
     return reference
 
 
 def variables_of(role: Role) -> tuple[str, ...]:
-    """The usual names for one namespace, the best first: for hints."""
+    """The usual variables for one namespace, the preferred one first: for hints."""
     return tuple(
         next(iter(_spellings(_PREFIXES[0], (name,), role)))
         for name in (_CONNECTION_STRINGS[0], _HOST)
@@ -88,12 +89,12 @@ def _spellings(prefix: str, names: Iterable[str], role: Role) -> Iterable[str]:
 
 
 def _one_of(environment: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """The variable that is set; an empty one counts as not set, as a shell's user means it."""
-    said = [name for name in names if environment.get(name, "").strip()]
-    for other in said[1:]:
-        if environment[other] != environment[said[0]]:
+    """The variable that is set; an empty one counts as not set, as in a shell."""
+    found = [name for name in names if environment.get(name, "").strip()]
+    for other in found[1:]:
+        if environment[other] != environment[found[0]]:
             raise ConfigurationError(
-                f"the environment has {said[0]} and {other} with different values",
-                hint="Keep one of the two",
+                f"{found[0]} and {other} are both set in the environment, with different values",
+                hint="Unset one of the two variables",
             )
-    return said[0] if said else None
+    return found[0] if found else None

@@ -1,13 +1,13 @@
-"""MessagingFactory: everything an application uses of one namespace, alone or paired.
+"""MessagingFactory: senders, receivers and clients of one namespace, paired or not.
 
     async with MessagingFactory.from_connection_string(primary_text) as primary:
         await primary.pair_namespace(options)
         orders = primary.create_queue_client("orders")
         await orders.send(BrokeredMessage(b"..."))
 
-Rule 1: making a client touches no network; the first call that needs one opens a link.
-Rule 2: pairing covers every client of the factory, made before or after (P1); receiving is never
-        touched by it (P15).
+Rule 1: creating a client uses no network; the first call that needs a link opens it.
+Rule 2: pairing covers every client of the factory, created before or after (P1); it never changes
+        receiving (P15).
 Rule 3: after close() or a fault every call ends with FactoryClosed or FactoryFaulted.
 """
 
@@ -62,7 +62,7 @@ from twinbus.pairing.client.factory_options import (
     driver_for_identity,
     retry_policy_in,
 )
-from twinbus.pairing.client.namespace_connection import checked_directory, client_books
+from twinbus.pairing.client.namespace_connection import checked_directory, create_client_meter
 from twinbus.pairing.events import EventHub, EventStream, Listener
 from twinbus.pairing.options import (
     Interval,
@@ -79,32 +79,32 @@ __all__ = ["MessagingFactory"]
 
 R = TypeVar("R", bound=MessageReceiver)
 
-# A send that is under way gets this long when its factory is closed; its own deadline may be
-# longer, but whoever closes wants to end.
+# Sends in progress get this time when their factory is closed; their own deadlines may be longer,
+# but close() must return soon.
 CLOSE_WAIT_S: Final = 10.0
-# A primary that is away must not hold up the start of an application.
+# An unreachable primary must not delay the start of an application.
 NAME_TIMEOUT_S: Final = 10.0
-# Where the path of an entity ends and that of a part of it begins.
+# Where the path of an entity ends and the path of its subscription or subqueue begins.
 _OF_AN_ENTITY: Final = re.compile(r"/(?=\$|subscriptions/)")
 
 
 class MessagingFactory:
     """One namespace, by its host name and a credential of azure-identity.
 
-    See FactoryOptions for what can be chosen.
+    FactoryOptions lists the options.
     """
 
     _entity_path: str | None = None
-    _asked: AdministrationClient | None
-    """Who tells the namespace's name."""
-    given_name: str | None
-    """What its user calls the namespace."""
+    _administration: AdministrationClient | None
+    """Returns the name of the namespace."""
+    configured_name: str | None
+    """The name of the namespace as set in the options."""
     _make: Callable[[DriverName], Driver] | None = None
-    """Makes another driver for the same namespace."""
+    """Creates another driver for the same namespace."""
     _mover_driver: Driver | None = None
     _pair: Pair | None = None
     _options: SendAvailabilityPairedNamespaceOptions | None = None
-    """Those of the pair."""
+    """The options of the pair."""
     _side: Side | None = None
     _ending: asyncio.Task[None] | None = None
 
@@ -116,7 +116,8 @@ class MessagingFactory:
     ) -> None:
         driver = driver_for_identity(fully_qualified_namespace, credential, options)
         parsed = namespace_at(fully_qualified_namespace)
-        self._bind(driver, options, _management(parsed, credential_of(credential), options))
+        administration = _administration_client(parsed, credential_of(credential), options)
+        self._bind(driver, options, administration)
         self._make = lambda name: driver_for_identity(
             fully_qualified_namespace, credential, {**options, "driver": name}
         )
@@ -127,12 +128,12 @@ class MessagingFactory:
     ) -> Self:
         """A factory with the key or the signature of a connection string."""
         parsed = parse_connection_string(connection_string)
-        made = cls.__new__(cls)
-        management = _management(parsed, credential_in(parsed), options)
-        made._bind(driver_for(parsed, options), options, management)
-        made._make = lambda name: driver_for(parsed, {**options, "driver": name})
-        made._entity_path = parsed.entity_path
-        return made
+        factory = cls.__new__(cls)
+        administration = _administration_client(parsed, credential_in(parsed), options)
+        factory._bind(driver_for(parsed, options), options, administration)
+        factory._make = lambda name: driver_for(parsed, {**options, "driver": name})
+        factory._entity_path = parsed.entity_path
+        return factory
 
     @classmethod
     def from_environment(
@@ -143,19 +144,19 @@ class MessagingFactory:
         credential: Credential | IdentityCredential | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
-        """A factory for what the environment names: SERVICEBUS_CONNECTION_STRING, or
-        SERVICEBUS_FULLY_QUALIFIED_NAMESPACE with a credential; for the role ``secondary`` their
-        twins SERVICEBUS_SECONDARY_...."""
+        """A factory for the namespace that is set in the environment: with
+        SERVICEBUS_CONNECTION_STRING, or SERVICEBUS_FULLY_QUALIFIED_NAMESPACE and a credential;
+        for the role ``secondary`` with SERVICEBUS_SECONDARY_CONNECTION_STRING and so on."""
         found = read_namespace(os.environ if environment is None else environment, role)
         if found is not None and found.connection_string is not None:
             return cls.from_connection_string(found.connection_string, **options)
         if found is not None and credential is not None:
             return cls(found.fully_qualified_namespace or "", credential, **options)
         raise ConfigurationError(
-            f"the environment does not say where the {role} namespace is"
+            f"The {role} namespace is not set in the environment"
             if found is None
-            else f"{found.source} needs a credential",
-            hint=f"Set {variables_of(role)[0]}, or give a credential of azure-identity",
+            else f"{found.source} requires a credential",
+            hint=f"Set {variables_of(role)[0]}, or pass a credential of azure-identity",
         )
 
     @classmethod
@@ -167,43 +168,45 @@ class MessagingFactory:
         lean: Callable[[], Driver] | None = None,
         **options: Unpack[FactoryOptions],
     ) -> Self:
-        """A factory over a driver that was made elsewhere, such as an embedded namespace's; it
-        is closed with the factory. ``management`` can be asked for the namespace's name, and
-        ``lean`` makes a driver of the lean client for it."""
+        """A factory for an existing driver, for example that of an embedded namespace; the driver
+        is closed with the factory. ``management`` returns the name of the namespace, and
+        ``lean`` creates an ``amqp`` driver for it."""
         if not isinstance(getattr(port, "address", None), NamespaceAddress):
             raise ConfigurationError(
-                f"port must be a driver, got {type_shown(port)}",
+                f"Invalid value for port: it must be a driver, got {type_shown(port)}",
                 hint="Use from_connection_string(), or a driver of twinbus.drivers",
             )
-        made = cls.__new__(cls)
-        made._bind(port, options, management)
+        factory = cls.__new__(cls)
+        factory._bind(port, options, management)
         if lean is not None:
-            made._make = lambda name: lean() if name == "amqp" else port
-        return made
+            factory._make = lambda name: lean() if name == "amqp" else port
+        return factory
 
     def _bind(
-        self, driver: Driver, options: FactoryOptions, management: AdministrationClient | None
+        self, driver: Driver, options: FactoryOptions, administration: AdministrationClient | None
     ) -> None:
         check_options(options)
         self._driver = self._plain_driver = driver
-        self._asked = management
-        given = options.get("namespace_name")
-        self.given_name = None if given is None else primary_name_of(driver.address, given=given)
+        self._administration = administration
+        name = options.get("namespace_name")
+        self.configured_name = (
+            None if name is None else primary_name_of(driver.address, configured=name)
+        )
         metering = options.get("metering")
         meter = self.new_meter(
             None if metering is None else checked_directory(metering),
             options.get("audit", False),
             check_keep_days(options.get("keep_days")),
         )
-        memory = credential_history_for(
-            driver.address, None if management is None else management.credential
+        history = credential_history_for(
+            driver.address, None if administration is None else administration.credential
         )
         self._hub = EventHub(str(driver.address))
         self._calls = CallTracker(str(driver.address))
         self._registry = SenderRegistry(
             self._driver,
             self._calls,
-            SendRouter.unpaired(self._hub, retry_policy_in(options), memory),
+            SendRouter.unpaired(self._hub, retry_policy_in(options), history),
             checked_timeout_s(options.get("operation_timeout", SEND_TIMEOUT_S)),
         )
         self._receivers: set[MessageReceiver] = set()
@@ -212,19 +215,19 @@ class MessagingFactory:
     def new_meter(
         self, directory: Path | None, audit: bool, keep_days: int | None = None
     ) -> ClientMeter | None:
-        """Books of what this client does, kept in a directory; None for none."""
-        return client_books(
+        """Counts what this client does, in log files of a directory; None without a directory."""
+        return create_client_meter(
             self.address,
             directory,
-            told_name=self.namespace_name,
-            name=self.given_name,
+            fetch_name=self.namespace_name,
+            name=self.configured_name,
             audit=audit,
             keep_days=keep_days,
         )
 
     def set_meter(self, meter: ClientMeter | None) -> None:
-        """Write down there what is done from now on, by senders that exist already, too; closed
-        with the factory."""
+        """Count with this meter from now on, for existing senders too; it is closed with the
+        factory."""
         plain = self._plain_driver
         self.meter = meter
         self._driver = plain if meter is None else MeteredDriver(plain, meter)
@@ -236,19 +239,19 @@ class MessagingFactory:
 
     @property
     def driver(self) -> Driver:
-        """The namespace through the port, for who builds on it."""
+        """The driver of the namespace, for code that extends twinbus."""
         return self._driver
 
     def mover_driver(self, name: DriverName = "amqp") -> Driver:
-        """The namespace for moving many messages of any kind, through that library; through the
-        factory's own driver, where nobody said how to make one. Closed with the factory."""
+        """A driver for moving many messages, of the library ``name``; the factory's own driver
+        if the factory cannot create another one. It is closed with the factory."""
         if self._mover_driver is None:
-            made = self._plain_driver if self._make is None else self._make(name)
-            # What it sends was sent before: counted again, because it is charged again, but
-            # audited once.
+            driver = self._plain_driver if self._make is None else self._make(name)
+            # These messages were sent before: they are counted again, because they are charged
+            # again, but are audited once.
             if self.meter is not None:
-                made = MeteredDriver(made, self.meter, is_own=False)
-            self._mover_driver = made
+                driver = MeteredDriver(driver, self.meter, is_own=False)
+            self._mover_driver = driver
         return self._mover_driver
 
     @property
@@ -258,20 +261,20 @@ class MessagingFactory:
 
     @property
     def known_path(self) -> str | None:
-        """An entity that this factory is used for, if it is known yet."""
+        """One entity that this factory is used for; None if none is known yet."""
         return next(iter(self.known_paths), None)
 
     @property
     def known_paths(self) -> list[str]:
-        """All of them: those of its senders, and that of its connection string."""
+        """All such entities: those of its senders, and the one in its connection string."""
         own = [] if self._entity_path is None else [parse_entity_path(self._entity_path)]
         return [*self._registry.paths, *own]
 
     async def namespace_name(self) -> str | None:
-        """What the namespace calls itself, if it can be asked."""
-        if self._asked is None:
+        """The name that the namespace reports; None without an administration client."""
+        if self._administration is None:
             return None
-        return (await self._asked.namespace_info()).name
+        return (await self._administration.namespace_info()).name
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -310,8 +313,8 @@ class MessagingFactory:
     def create_paired_sender(
         self, path: str, kind: MessageAdapter = ENCODED_BYTES, link: Sender | None = None
     ) -> PairedSender:
-        """Send parcels: for who has messages of another library, as ``kind`` knows them, and
-        perhaps a link to the entity that was made with options of its own."""
+        """Send encoded messages, or those of another library that ``kind`` adapts; ``link`` is a
+        link to the entity that was created with other options."""
         self._calls.check()
         canonical = parse_entity_path(path)
         self._check_scope(canonical, canonical)
@@ -362,19 +365,19 @@ class MessagingFactory:
         return receiver
 
     def _check_scope(self, path: str, entity: str) -> None:
-        """The connection string of one entity is used for no other."""
+        """Refuse another entity than that of the connection string."""
         if self._entity_path is not None and parse_entity_path(self._entity_path) != entity:
             raise ConnectionStringError(
-                f"EntityPath is not that of {path!r}, which the caller asked for",
+                f"The connection string is for another entity than {path!r}",
                 key="EntityPath",
-                hint="Use the connection string of the namespace, or of that entity",
+                hint="Use the connection string of the namespace, or one for that entity",
             )
 
     # -- pairing ------------------------------------------------------------------------------
 
     @property
     def is_paired(self) -> bool:
-        """Whether this factory is the primary of a pair, or becoming one."""
+        """Whether this factory is the primary of a pair, or pairing is in progress."""
         return self._side is Side.PRIMARY
 
     @property
@@ -384,11 +387,11 @@ class MessagingFactory:
     async def pair_namespace(self, options: PairedNamespaceOptions) -> None:
         """Pair this namespace, as the primary, with the secondary of the options.
 
-        When it returns, every client of this factory is covered. Sends that are issued while it
-        runs wait for it. An error leaves both factories as they were.
+        When it returns, every client of this factory is covered. Sends that are called while it
+        runs wait for it. An error leaves both factories unchanged.
 
-        Without ``require_secondary`` it returns also while the secondary is unreachable: sends go
-        to the primary alone, and the pair completes itself when the secondary answers (P19).
+        Without ``require_secondary`` it returns even if the secondary is unreachable: sends go to
+        the primary only, and the pair completes itself when the secondary responds (P19).
         """
         checked = validate_pairing(self, options)
         secondary = checked.messaging_factory
@@ -399,7 +402,7 @@ class MessagingFactory:
         try:
             with share_metering(self, secondary):
                 found = await self._calls.track(discover(self, checked))
-                secondary._calls.check()  # It may have ended meanwhile.
+                secondary._calls.check()  # It may have ended in the meantime.
                 pair = assemble_pair(self, checked, found)
         except BaseException:
             self._side = secondary._side = None
@@ -414,12 +417,12 @@ class MessagingFactory:
 
     @property
     def paired_namespace_options(self) -> SendAvailabilityPairedNamespaceOptions | None:
-        """The options of the pair as they hold now; None for a factory that is not a primary."""
+        """The current options of the pair; None for a factory that is not a primary."""
         return self._options
 
     def set_ping_interval(self, interval: Interval) -> None:
-        """Ask diverted entities at another pace whether they are back, from now on: 1 s to 30
-        minutes, as a timedelta or in seconds."""
+        """Change how often diverted entities are pinged: 1 s to 30 minutes, as a timedelta or in
+        seconds."""
         self._calls.check()
         if self._options is None:
             raise self._not_paired()
@@ -429,31 +432,33 @@ class MessagingFactory:
     # -- state and control (P16) --------------------------------------------------------------
 
     def health(self, path: str) -> EntityHealth:
-        """What is known about one queue or topic."""
+        """The health of one queue or topic."""
         canonical = parse_entity_path(path)
         return health_of(canonical, self.routing)
 
     def failovers(self) -> list[EntityHealth]:
-        """All entities that this factory has used, the diverted ones first."""
+        """The health of all entities that this factory has used, the diverted ones first."""
         known = [health_of(path, self.routing) for path in self.routing.entities]
         return sorted(known, key=lambda one: (not one.is_diverted, one.path))
 
     async def backlog(self) -> list[QueueBacklog]:
-        """What every backlog queue holds. Counts need Manage on the secondary, the age of the
-        oldest message needs Listen; what may not be asked is None, with the reason."""
+        """The content of every backlog queue. Counts require the Manage claim on the secondary,
+        the age of the oldest message requires Listen; without the claim a value is None, with the
+        reason."""
         return await self._calls.track(self._complete_pair().reader.read())
 
     def force_failover(self, path: str) -> None:
-        """Divert a path, or all of them (``"*"``), although nothing failed. The first ping is
-        sent after a whole interval; use hold() to keep it away for longer."""
+        """Divert a path, or all of them (``"*"``), without a failure. The first ping is sent
+        after one ping interval; use hold() to keep the path diverted for longer."""
         self._command(path, EntityFailover.force)
 
     def mark_path_healthy(self, path: str) -> None:
-        """Send to the primary again, whatever was known about a path (or ``"*"``)."""
+        """Send a path (or ``"*"``) to the primary again, whatever its state."""
         self._command(path, EntityFailover.mark_healthy)
 
     def hold(self, path: str) -> None:
-        """Keep a path (or ``"*"``) where it is, until it is marked healthy or forced over."""
+        """Keep a path (or ``"*"``) in its current state, until it is marked healthy or diverted by
+        force."""
         self._command(path, EntityFailover.hold)
 
     def _command(self, path: str, command: Command) -> None:
@@ -469,7 +474,7 @@ class MessagingFactory:
     def _not_paired(self) -> ConfigurationError:
         return ConfigurationError(
             f"{self.address} is not the primary of a pair",
-            hint="Call pair_namespace() first; a drop-in client pairs when it is entered",
+            hint="Call pair_namespace() first; a drop-in client pairs in its `with` statement",
         )
 
     def events(self) -> EventStream:
@@ -477,7 +482,8 @@ class MessagingFactory:
         return self._hub.stream()
 
     def on_event(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with every event, on the event loop; returns how to stop that."""
+        """Call ``listener`` with every event, on the event loop; returns a function that
+        unsubscribes it."""
         return self._hub.subscribe(listener)
 
     # -- end ----------------------------------------------------------------------------------
@@ -488,38 +494,40 @@ class MessagingFactory:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it belongs to the process that this one was forked from, and is of no use."""
+        """Whether it belongs to the process that this one was forked from, and cannot be used."""
         return self._calls.is_inherited
 
     @property
     def fault_reason(self) -> str | None:
-        """Why this factory was given up, if it was (L1)."""
+        """Why this factory has faulted; None if it has not (L1)."""
         return self._calls.fault_reason
 
     async def close(self) -> None:
-        """Wait for the sends under way, at most 10 s, then let go of everything.
+        """Wait up to 10 s for sends in progress, then close all links and connections.
 
-        A primary that hosts the syphon stops it and closes its secondary, too (L2).
+        A primary that hosts the syphon stops it and closes its secondary as well (L2).
         """
         self._calls.close()
         await self._end()
 
     async def fault(self, reason: str) -> None:
-        """Fault: end every call at once, and let go of everything. In a pair that hosts the
-        syphon the partner is given up, too (L1)."""
+        """Fault: end every call at once, and close all links and connections. In a pair that
+        hosts the syphon the partner faults as well (L1)."""
         self._calls.fault(reason)
         await self._end()
 
     async def _end(self) -> None:
-        """One end for all who ask for it; a caller that is cancelled does not stop it half-way."""
+        """End once for all callers; a cancelled caller does not interrupt it."""
         if self._calls.is_inherited:
             return
         if self._ending is None:
-            self._ending = asyncio.create_task(self._wind_up(), name="twinbus-ending")
+            self._ending = asyncio.create_task(self._release(), name="twinbus-ending")
         await asyncio.shield(self._ending)
 
-    async def _wind_up(self) -> None:
-        async with AsyncExitStack() as stack:  # From the last line up, whatever one of them does.
+    async def _release(self) -> None:
+        async with (
+            AsyncExitStack() as stack
+        ):  # In reverse order, and all of them even if one fails.
             stack.push_async_callback(self._hub.close)
             if self.meter is not None:
                 stack.push_async_callback(asyncio.to_thread, self.meter.close)
@@ -532,7 +540,7 @@ class MessagingFactory:
             if self._calls.fault_reason is None:
                 await self._calls.drain(wait_s=CLOSE_WAIT_S)
             if self._pair is not None and self._side is not None:
-                await self._pair.ended(self._side, self._calls.fault_reason)
+                await self._pair.end_side(self._side, self._calls.fault_reason)
 
     async def __aenter__(self) -> Self:
         self._calls.check()
@@ -550,10 +558,10 @@ class MessagingFactory:
         return f"<MessagingFactory {self.address}>"
 
 
-def _management(
+def _administration_client(
     parsed: ConnectionString, credential: Credential, options: FactoryOptions
 ) -> AdministrationClient:
-    """Whom to ask for the namespace's name, where its host does not tell it (P4)."""
+    """Returns the name of the namespace if its host name does not contain it (P4)."""
     endpoint = AdministrationEndpoint.of(
         parsed, administration_port=options.get("administration_port")
     )

@@ -1,14 +1,9 @@
-"""The options of a factory, and which credentials have worked.
+"""The options of a factory, its driver, and which credentials have worked in this process (P7).
 
-What can be chosen about a factory, and the driver that follows from it.
-
-Which credentials have worked in this process (P7).
-
-A failure to authenticate is a configuration error, unless the same credential worked before: then
-the token service is what fails, and that is an outage. All factories of a process share what they
-have learnt; it is kept by address and credential, and both stay in memory as long as a factory.
-
-Rule 1: a library is imported when it is asked for: the bare install has no SDK.
+Rule 1: a driver is imported when it is used: the bare install has no SDK.
+Rule 2: an authentication failure is a configuration error, unless the same credential has worked
+        before: then the token service fails, and that is an outage. All factories of a process
+        share this history, by address and credential; it exists as long as one of them.
 """
 
 from __future__ import annotations
@@ -43,40 +38,40 @@ __all__ = [
 
 
 class FactoryOptions(TypedDict, total=False):
-    """Keywords of every way to make a MessagingFactory."""
+    """Keyword arguments of MessagingFactory and its ``from_`` methods."""
 
     driver: DriverName
-    """The library that speaks to the namespace; ``servicebus`` unless told otherwise."""
+    """The client library for the namespace, ``servicebus`` by default."""
     ca_file: str | Path | None
-    """The authority that signed the namespace's certificate, where this machine does not know
-    it."""
+    """PEM file of the authority that signed the namespace's certificate, if this machine does not
+    trust it."""
     administration_port: int | None
-    """Where its HTTP side is, if not at the usual place (the official emulator: 5300)."""
+    """Port for administration over HTTP, if it is not the default (official emulator: 5300)."""
     operation_timeout: float
-    """Seconds that a call may take when it says nothing else; 60."""
+    """Time limit in seconds for calls without a timeout of their own; 60 by default."""
     retry_total: int
-    """Attempts after the first one, as in the Azure SDK; 3."""
+    """Attempts after the first one, as in the Azure SDK; 3 by default."""
     retry_backoff_factor: float
     retry_backoff_max: float
     retry_mode: Literal["exponential", "fixed"]
     namespace_name: str | None
-    """What the namespace is called in the paths of its backlog queues and in books; otherwise by
-    its host, or what it says itself where it can be asked."""
+    """Name of the namespace in the paths of its backlog queues and in log files; by default from
+    its host name, or the name that the namespace reports."""
     metering: str | Path | None
-    """A directory where what this client does is counted, for cost reports; None: nowhere. The
-    secondary of a pair follows its primary."""
+    """Directory for the operations log of this client, for cost reports; None for no metering.
+    The secondary of a pair uses that of its primary."""
     audit: bool
-    """Whether to write down there, too, the id of each message that was sent."""
+    """Whether to write an audit log, with the id of each sent message, to the same directory."""
     keep_days: int | None
-    """Days after which files in that directory are deleted; None keeps them, as only their owner
-    knows which report is still to come."""
+    """Days after which files in that directory are deleted; None keeps them, because a later
+    report may need them."""
 
 
 def check_options(options: FactoryOptions) -> None:
-    """A slip in a keyword would otherwise leave a default in place, and nobody would know."""
+    """Refuse an unknown keyword: a typing error would silently leave the default in place."""
     for name in options:
         if name not in FactoryOptions.__annotations__:
-            raise TypeError(f"a MessagingFactory has no option {name!r:.60}")
+            raise TypeError(f"MessagingFactory has no option {name!r:.60}.")
     check_type("audit", options.get("audit", False), bool, hint="Use True or False")
 
 
@@ -108,7 +103,7 @@ def driver_for(parsed: ConnectionString, options: FactoryOptions) -> Driver:
 def driver_for_identity(
     host: str, credential: Credential | IdentityCredential, options: FactoryOptions
 ) -> Driver:
-    """A driver for a namespace and an identity of its user."""
+    """A driver for the host name of a namespace and a credential."""
     match options.get("driver", "servicebus"):
         case "amqp":
             from twinbus.drivers.amqp import AmqpDriver
@@ -135,14 +130,16 @@ def _servicebus(options: FactoryOptions) -> ServiceBusOptions:
 
 
 def ca_file_in(options: FactoryOptions) -> str | None:
-    """The authority's file, if one was named."""
-    given = options.get("ca_file")
-    check_type("ca_file", given, str, Path, is_optional=True, hint="Name a file in PEM format")
-    return None if given is None else str(given)
+    """The path of the authority's file; None if the option is not set."""
+    path = options.get("ca_file")
+    check_type("ca_file", path, str, Path, is_optional=True, hint="Pass a file in PEM format")
+    return None if path is None else str(path)
 
 
 def _unknown(name: object) -> ConfigurationError:
-    return ConfigurationError(f"there is no driver {name!r:.40}", hint="Use 'servicebus' or 'amqp'")
+    return ConfigurationError(
+        f"Invalid value for driver: {name!r:.40}", hint="Use 'servicebus' or 'amqp'"
+    )
 
 
 _known: WeakValueDictionary[tuple[NamespaceAddress, Credential], CredentialHistory] = (
@@ -153,11 +150,11 @@ _known: WeakValueDictionary[tuple[NamespaceAddress, Credential], CredentialHisto
 def credential_history_for(
     address: NamespaceAddress, credential: Credential | None
 ) -> CredentialHistory:
-    """What is known about a credential there; None is one that nobody else can have."""
+    """The history of a credential at an address; a credential that is None shares none."""
     if credential is None:
         return CredentialHistory()
     fresh = CredentialHistory()
     try:
         return _known.setdefault((address, credential), fresh)
-    except TypeError:  # A credential of somebody's own that has no hash.
+    except TypeError:  # A credential of the application that has no hash.
         return fresh

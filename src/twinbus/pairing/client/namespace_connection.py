@@ -1,15 +1,13 @@
-"""The connection of a factory to one namespace, and its metering.
+"""The connection to one namespace, for messages and administration, and its metering.
 
-The books of a client: where they are kept, and under which name.
+Commands and the processes of Spark use it.
 
-A namespace with both its doors, opened and closed: for commands, and for Spark's processes.
-
-Rule 1: a namespace has in the books the name that its backlog queues have in their paths. Where
-        its host does not tell it, the namespace is asked; where nobody tells, the address serves.
-        Whoever uses the namespace may say it, and a pair's word counts most.
-Rule 2: a directory in which nothing can be written is told to who has chosen it. On a machine that
-        somebody else has chosen (a task of Spark's) it costs the books, and no message.
-Rule 3: nothing is connected before it is needed.
+Rule 1: log files contain the name that the namespace has in the paths of its backlog queues. If
+        its host name does not contain it, the namespace is asked; without an answer the address is
+        used. A name in the options has precedence, and that of a pair over all others.
+Rule 2: a directory that cannot be written is an error where an option names it. On a machine that
+        Spark has chosen for a task it costs the log files, never a message.
+Rule 3: nothing connects before it is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from twinbus.pairing.client.environment import NamespaceReference
 __all__ = [
     "NamespaceConnection",
     "checked_directory",
-    "client_books",
+    "create_client_meter",
     "open_namespace",
     "open_namespace_with",
 ]
@@ -54,49 +52,52 @@ __all__ = [
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.]+", re.ASCII)
 
 
-def checked_directory(given: str | os.PathLike[str], said: str = "metering") -> Path:
-    """The directory that an option names; ``said`` is what the user calls it."""
-    directory = _directory(given, said)
-    check_directory(directory, said)
+def checked_directory(path: str | os.PathLike[str], option: str = "metering") -> Path:
+    """The directory that an option names; ``option`` is the name of the option."""
+    directory = _directory(path, option)
+    check_directory(directory, option)
     return directory
 
 
-def _directory(given: object, said: str = "metering") -> Path:
-    """Where it is now: a program may change its working directory later on."""
-    text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+def _directory(path: object, option: str = "metering") -> Path:
+    """Absolute: a program may change its working directory later."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigurationError(f"{said} cannot be {given!r:.60}", hint="Name a directory")
+        raise ConfigurationError(
+            f"Invalid value for {option}: {path!r:.60}", hint="Use the path of a directory"
+        )
     return Path(text).absolute()
 
 
-def client_books(
+def create_client_meter(
     address: NamespaceAddress,
     directory: str | os.PathLike[str] | None,
     *,
-    told_name: Callable[[], Awaitable[str | None]],
+    fetch_name: Callable[[], Awaitable[str | None]],
     name: str | None = None,
     audit: bool = False,
     keep_days: int | None = None,
 ) -> ClientMeter | None:
-    """The books that somebody wants; None for none. ``told_name`` asks the namespace itself."""
+    """The metering of a client; None without a directory. ``fetch_name`` asks the namespace for
+    its name."""
     if directory is None:
         if audit:
             raise ConfigurationError(
-                "an audit needs a place", hint="Name a directory with metering, too"
+                "An audit log requires a directory", hint="Set metering to a directory as well"
             )
         return None
 
-    async def ask() -> str:
-        return primary_name_of(address, told=await told_name())
+    async def fetch_checked_name() -> str:
+        return primary_name_of(address, reported=await fetch_name())
 
     if name is not None or not has_no_name(address):
-        name = primary_name_of(address, given=name)
+        name = primary_name_of(address, configured=name)
     other_name = _NOT_IN_NAMES.sub("-", str(address).lower()).strip("-.")
     return ClientMeter(
         _directory(directory),
         name=name,
         other_name=other_name,
-        ask_name=ask,
+        ask_name=fetch_checked_name,
         audit=audit,
         keep_days=keep_days,
     )
@@ -104,17 +105,18 @@ def client_books(
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConnection:
-    """A namespace that may be used."""
+    """The driver and the administration client of one namespace."""
 
     driver: Driver
     management: AdministrationClient
 
-    async def primary_name(self, given: str | None = None) -> str:
-        """Its name in the paths of its backlog queues; it is asked when its host does not tell."""
-        told = None
-        if given is None and has_no_name(self.driver.address):
-            told = (await self.management.namespace_info()).name
-        return primary_name_of(self.driver.address, given=given, told=told)
+    async def primary_name(self, configured: str | None = None) -> str:
+        """The name in the paths of its backlog queues; the namespace is asked if its host name
+        does not contain it."""
+        reported = None
+        if configured is None and has_no_name(self.driver.address):
+            reported = (await self.management.namespace_info()).name
+        return primary_name_of(self.driver.address, configured=configured, reported=reported)
 
 
 @asynccontextmanager
@@ -128,7 +130,7 @@ async def open_namespace(
     name: str | None = None,
     driver: DriverName = "amqp",
 ) -> AsyncIterator[NamespaceConnection]:
-    """With the credential of its connection string, or else the identity of this machine."""
+    """Use the credential of the connection string, or else the identity of this machine."""
     if reference.connection_string is not None:
         parsed = parse_connection_string(reference.connection_string)
         async with open_namespace_with(
@@ -172,21 +174,21 @@ async def open_namespace_with(
     name: str | None = None,
     driver: DriverName = "amqp",
 ) -> AsyncIterator[NamespaceConnection]:
-    """The credential stays its owner's, who may use it again. ``metering`` is a directory for
-    the books of what is done here, ``keep_days`` how long files in it are kept, and ``name`` the
-    namespace's name in them, if it is known. ``driver`` is the library for messages."""
-    shown = credential_of(credential)
+    """The credential is not closed: its owner may use it again. ``metering`` is a directory for
+    the operations log, ``keep_days`` how long its files are kept, and ``name`` the name of the
+    namespace in them, if it is known. ``driver`` is the client library for messages."""
+    own_credential = credential_of(credential)
     endpoint = AdministrationEndpoint.of(parsed, administration_port=administration_port)
-    port = _driver(driver, parsed, shown, None if ca_file is None else str(ca_file))
+    port = _driver(driver, parsed, own_credential, None if ca_file is None else str(ca_file))
     management = AdministrationClient(
-        endpoint, shown, ca_file=ca_file, entity_path=parsed.entity_path
+        endpoint, own_credential, ca_file=ca_file, entity_path=parsed.entity_path
     )
 
-    async def told_name() -> str:
+    async def fetch_name() -> str:
         return (await management.namespace_info()).name
 
-    meter = client_books(
-        port.address, metering, told_name=told_name, name=name, keep_days=keep_days
+    meter = create_client_meter(
+        port.address, metering, fetch_name=fetch_name, name=name, keep_days=keep_days
     )
     if meter is not None:
         port = MeteredDriver(port, meter, is_own=False)
@@ -219,6 +221,7 @@ def _default_identity() -> Any:
         return import_module("azure.identity.aio").DefaultAzureCredential()
     except ImportError as error:
         raise ConfigurationError(
-            "a namespace without a connection string needs azure-identity, which is not installed",
-            hint="pip install azure-identity, or set a connection string",
+            "A namespace without a connection string requires azure-identity, which is not "
+            "installed",
+            hint="Run `pip install azure-identity`, or set a connection string",
         ) from error

@@ -4,7 +4,7 @@
         if not await manager.queue_exists("orders"):
             await manager.create_queue("orders")
 
-Every call needs the claim Manage. A manager holds no connection between calls.
+Every call requires the Manage claim. A manager keeps no connection between calls.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class NamespaceManager:
     ) -> NamespaceManager:
         """A manager with the key or the signature of a connection string.
 
-        ``namespace_name`` is what the namespace is called, if its host name does not tell;
-        ``administration_port`` where its HTTP side is, if not at the usual place (the official
-        emulator: 5300); ``ca_file`` the authority that signed its certificate.
+        ``namespace_name`` is the name of the namespace, if its host name does not contain it;
+        ``administration_port`` its port for HTTP, if it is not the default (official emulator:
+        5300); ``ca_file`` a PEM file of the authority that signed its certificate.
         """
         parsed = parse_connection_string(connection_string)
-        made = cls.__new__(cls)
-        made._bind(
+        manager = cls.__new__(cls)
+        manager._bind(
             parsed,
             credential_in(parsed),
             namespace_name=namespace_name,
@@ -84,14 +84,14 @@ class NamespaceManager:
             ca_file=ca_file,
             timeout_s=timeout_s,
         )
-        return made
+        return manager
 
     @classmethod
     def over(cls, client: AdministrationClient, address: NamespaceAddress) -> NamespaceManager:
-        """A manager that uses a client which is there already."""
-        made = cls.__new__(cls)
-        made.address, made.client, made._name = address, client, None
-        return made
+        """A manager that uses an existing client."""
+        manager = cls.__new__(cls)
+        manager.address, manager.client, manager._name = address, client, None
+        return manager
 
     def _bind(
         self,
@@ -104,7 +104,7 @@ class NamespaceManager:
         timeout_s: float,
     ) -> None:
         self.address = NamespaceAddress(parsed.host, parsed.effective_port)
-        """Where the namespace has its door for messages."""
+        """The address of the namespace for messages."""
         endpoint = AdministrationEndpoint.of(parsed, administration_port=administration_port)
         self.client = AdministrationClient(
             endpoint, credential, ca_file=ca_file, timeout_s=timeout_s
@@ -112,7 +112,7 @@ class NamespaceManager:
         self._name = namespace_name
 
     async def namespace_name(self) -> str:
-        """What the namespace calls itself; asked once."""
+        """The name that the namespace reports; requested once."""
         if self._name is None:
             self._name = (await self.client.namespace_info()).name
         return self._name
@@ -123,14 +123,14 @@ class NamespaceManager:
         """A queue with its counts; raises EntityNotFound."""
         found = await self.client.get_queue(path)
         if found is None:
-            raise _missing("queue", path)
+            raise self._missing("queue", path)
         return found
 
     async def queue_exists(self, path: str) -> bool:
         return await self.client.get_queue(path) is not None
 
     async def create_queue(self, queue: str | QueueProperties) -> QueueProperties:
-        """Make a queue, by its name or as described; raises EntityExists."""
+        """Create a queue, by its name or its properties; raises EntityExists."""
         described = QueueProperties(path=queue) if isinstance(queue, str) else queue
         return await self.client.create_queue(described)
 
@@ -139,7 +139,7 @@ class NamespaceManager:
         await self.client.delete_queue(path)
 
     def get_queues(self, prefix: str = "") -> AsyncGenerator[QueueProperties, None]:
-        """All queues, or those whose path begins so; asked for a hundred at a time."""
+        """All queues, or those whose path begins with ``prefix``, a hundred per request."""
         return self.client.list_queues(prefix)
 
     # -- topics ---------------------------------------------------------------------------
@@ -148,14 +148,14 @@ class NamespaceManager:
         """A topic; raises EntityNotFound."""
         found = await self.client.get_topic(path)
         if found is None:
-            raise _missing("topic", path)
+            raise self._missing("topic", path)
         return found
 
     async def topic_exists(self, path: str) -> bool:
         return await self.client.get_topic(path) is not None
 
     async def create_topic(self, topic: str | TopicProperties) -> TopicProperties:
-        """Make a topic, by its name or as described; raises EntityExists."""
+        """Create a topic, by its name or its properties; raises EntityExists."""
         described = TopicProperties(path=topic) if isinstance(topic, str) else topic
         return await self.client.create_topic(described)
 
@@ -164,7 +164,7 @@ class NamespaceManager:
         await self.client.delete_topic(path)
 
     def get_topics(self, prefix: str = "") -> AsyncIterator[TopicProperties]:
-        """All topics, or those whose path begins so."""
+        """All topics, or those whose path begins with ``prefix``."""
         return self.client.list_topics(prefix)
 
     # -- subscriptions --------------------------------------------------------------------
@@ -173,7 +173,7 @@ class NamespaceManager:
         """A subscription with its counts; raises EntityNotFound."""
         found = await self.client.get_subscription(topic, name)
         if found is None:
-            raise _missing("subscription", f"{topic}/{name}")
+            raise self._missing("subscription", f"{topic}/{name}")
         return found
 
     async def subscription_exists(self, topic: str, name: str) -> bool:
@@ -182,7 +182,7 @@ class NamespaceManager:
     async def create_subscription(
         self, topic: str | SubscriptionProperties, name: str = ""
     ) -> SubscriptionProperties:
-        """Make a subscription that takes every message, by its names or as described."""
+        """Create a subscription that gets every message, by its names or its properties."""
         described = (
             SubscriptionProperties(topic=topic, name=name) if isinstance(topic, str) else topic
         )
@@ -199,7 +199,7 @@ class NamespaceManager:
     # -- lifetime -------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Nothing is held between calls; there so that a manager closes like everything else."""
+        """No effect: no connection is open between calls. For ``async with``."""
 
     async def __aenter__(self) -> NamespaceManager:
         return self
@@ -212,6 +212,9 @@ class NamespaceManager:
     ) -> None:
         await self.close()
 
-
-def _missing(kind: str, path: str) -> EntityNotFound:
-    return EntityNotFound(f"there is no {kind} {path!r}", path=path, hint="Create it first")
+    def _missing(self, kind: str, path: str) -> EntityNotFound:
+        return EntityNotFound(
+            f"{kind.capitalize()} {path!r} not found in namespace {self.address}",
+            path=path,
+            hint=f"Create the {kind} first",
+        )

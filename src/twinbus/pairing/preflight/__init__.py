@@ -1,12 +1,13 @@
-"""Preflight: is this pair ready for the day on which the primary fails?
+"""Preflight: checks whether a pair is ready for an outage of the primary.
 
-probe     asks both namespaces
-model     what was seen, and what was found, as values
-checks    pure: what was seen in, findings out
+probe     sends requests to both namespaces
+model     observations and findings, as values
+checks    pure: observations in, findings out
 
-Rule 1: nothing of the user's is changed. With Manage on the primary one empty probe queue is made
-        and deleted again, to see whether pings are swallowed; without it a named entity is pinged.
-Rule 2: whatever cannot be seen is said to be unknown, never assumed.
+Rule 1: nothing of the user is changed. With Manage on the primary one empty probe queue is created
+        and deleted again, to check that pings are not delivered; without Manage the entities that
+        the caller names are pinged.
+Rule 2: a value that cannot be read is reported as unknown, never assumed.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
-"""The checks of a preflight, pure: observations in, findings out.
+"""The checks of a preflight, one pure function each: observations in, findings out.
 
-Checks of the two namespaces: their doors, their places, their clocks.
+    amqp, management, same_place, clocks, primary_name      both namespaces
+    entities, duplicate_windows, pings                      the primary
+    backlog_queues, backlog_claims, drift, leftovers,
+    headroom, message_sizes                                 the backlog queues
 
-Checks of the primary: may the application send there, and what when it comes back.
-
-Checks of the backlog queues: are they there, may they be used, have they room.
-
-What the facts mean: one small function for each check, all of them pure.
-
-checks.py   doors, places, clocks
-checks.py      what the application uses
-checks.py      where messages wait
-model.py            how they name things
-
-Rule 1: a finding says what was seen and, unless all is well, exactly what to do.
-Rule 2: only what would make a send fail or lose messages in an outage is a problem.
+Rule 1: a finding states what was found and, unless it is OK, what to do.
+Rule 2: only what would fail a send or lose a message in an outage is a problem.
 """
 
 from __future__ import annotations
@@ -63,99 +55,104 @@ __all__ = [
 
 Findings = Iterator[Finding]
 
-# Schedules and lifetimes are off by as much as the clocks are.
+# Schedules and times to live are wrong by the difference of the clocks.
 CLOCK_AHEAD_S_NOTED: Final = 5.0
-# A token may be refused as too old, or as not valid yet, from five minutes on.
+# From five minutes on a token may be refused as expired, or as not valid yet.
 CLOCK_AHEAD_S_MAX: Final = 300.0
 
 
 def amqp(facts: Observations) -> Findings:
-    """Whether messages can be sent there at all."""
+    """Whether the namespaces are reachable for messages."""
     for namespace in (facts.primary, facts.secondary):
         find = partial(Finding, "amqp", subjects=(named(namespace),))
         match namespace.amqp:
             case None:
-                yield find(Severity.OK, says="it answers over AMQP")
+                yield find(Severity.OK, summary="Reachable over AMQP")
             case AuthenticationFailed() as error:
                 fix = error.hint or "Check the name and the key of the access rule"
-                yield find(Severity.PROBLEM, says=error.sentence, fix=fix)
+                yield find(Severity.PROBLEM, summary=error.sentence, fix=fix)
             case error:
                 fix = error.hint or "Check the host name, the port and the firewall for AMQP"
-                yield find(Severity.PROBLEM, says=error.sentence, fix=fix)
+                yield find(Severity.PROBLEM, summary=error.sentence, fix=fix)
 
 
 def management(facts: Observations) -> Findings:
-    """Whether its entities can be looked at."""
+    """Whether the entities can be administered."""
     for namespace in (facts.primary, facts.secondary):
         find = partial(Finding, "management", subjects=(named(namespace),))
         error = namespace.management
         if error is None:
-            yield find(Severity.OK, says="it answers over HTTP, with the claim Manage")
+            yield find(Severity.OK, summary="Reachable over HTTP, with the Manage claim")
         elif isinstance(error, AccessRefused):
-            # What that means is for the checks to say that needed it.
-            yield find(Severity.NOTE, says="the claim Manage is missing")
+            # The checks that need the claim report the consequences.
+            yield find(Severity.NOTE, summary="The Manage claim is missing")
         else:
             yield find(
                 Severity.WARNING,
-                says=f"its management cannot be used: {error.sentence}",
-                fix=error.hint or "Check its port for HTTP",
+                summary=f"Administration is not available: {error.sentence}",
+                fix=error.hint or "Check the HTTP port",
             )
 
 
 def same_place(facts: Observations) -> Findings:
-    """Whether one accident would take both."""
-    ours, theirs = facts.primary, facts.secondary
+    """Whether one failure would affect both."""
+    primary, secondary = facts.primary, facts.secondary
     find = partial(Finding, "same-place", subjects=("both namespaces",))
-    shared = ours.ip_addresses & theirs.ip_addresses
-    if ours.address == theirs.address:
+    shared = primary.ip_addresses & secondary.ip_addresses
+    if primary.address == secondary.address:
         yield find(
             Severity.PROBLEM,
-            says=f"both are the same namespace, {ours.address}",
-            fix="Name another namespace as the secondary",
+            summary=f"Primary and secondary are the same namespace, {primary.address}",
+            fix="Use another namespace as the secondary",
         )
-    elif shared or ours.address.host == theirs.address.host:
-        where = min(shared) if shared else ours.address.host
+    elif shared or primary.address.host == secondary.address.host:
+        where = min(shared) if shared else primary.address.host
         yield find(
             Severity.WARNING,
-            says=f"both are at {where}, so one accident would take both",
-            fix="Put the secondary on another machine, best in another region",
+            summary=f"Both are at {where}, so one failure would affect both",
+            fix="Use a secondary on another machine, preferably in another region",
         )
     else:
-        yield find(Severity.OK, says="they are at different addresses")
+        yield find(Severity.OK, summary="Primary and secondary are at different addresses")
 
 
 def clocks(facts: Observations) -> Findings:
-    """Whether tokens, schedules and lifetimes mean the same time everywhere."""
+    """Whether the clocks agree, for tokens, schedules and times to live."""
     for namespace in (facts.primary, facts.secondary):
         find = partial(Finding, "clock", subjects=(named(namespace),))
         ahead_s = namespace.clock_ahead_s
         if ahead_s is None:
-            yield find(Severity.NOTE, says="it did not tell the time")
+            yield find(
+                Severity.NOTE, summary="The clock is unknown: the namespace did not return its time"
+            )
             continue
-        off = f"this machine's clock is {abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead'}"
+        word = "behind" if ahead_s > 0 else "ahead"
+        difference = f"The clock of this machine is {abs(ahead_s):.0f} s {word}"
         if abs(ahead_s) >= CLOCK_AHEAD_S_MAX:
-            fix = "Set the clock (NTP): tokens are refused with such a difference"
-            yield find(Severity.PROBLEM, says=off, fix=fix)
+            fix = "Set the clock (NTP): with this difference tokens are refused"
+            yield find(Severity.PROBLEM, summary=difference, fix=fix)
         elif abs(ahead_s) >= CLOCK_AHEAD_S_NOTED:
-            fix = "Set the clock (NTP): schedules and lifetimes are off by as much"
-            yield find(Severity.WARNING, says=off, fix=fix)
+            fix = "Set the clock (NTP): schedules and times to live are wrong by the same amount"
+            yield find(Severity.WARNING, summary=difference, fix=fix)
         else:
-            yield find(Severity.OK, says="the clocks agree")
+            yield find(Severity.OK, summary="The clocks agree")
 
 
 def primary_name(facts: Observations) -> Findings:
-    """Whether the backlog queues have a name."""
+    """Whether the name of the primary, in the paths of the backlog queues, is known."""
     find = partial(Finding, "primary-name", subjects=(named(facts.primary),))
     if isinstance(facts.primary_name, TwinbusError):
         yield find(
-            Severity.PROBLEM, says=facts.primary_name.sentence, fix="Give it with --primary-name"
+            Severity.PROBLEM,
+            summary=facts.primary_name.sentence,
+            fix="Set the name with --primary-name",
         )
     else:
-        yield find(Severity.OK, says=f"in its backlog queues it is called {facts.primary_name!r}")
+        yield find(Severity.OK, summary=f"Its name in backlog queues is {facts.primary_name!r}")
 
 
 def entities(facts: Observations) -> Findings:
-    """Whether the application may send where it wants to."""
+    """Whether the application can send to its entities."""
     if facts.primary.amqp is not None:
         return
     find = partial(Finding, "entities", Severity.PROBLEM)
@@ -164,30 +161,30 @@ def entities(facts: Observations) -> Findings:
             case None:
                 continue
             case AccessRefused():
-                fix = "Give the primary's access rule Send on it"
-                yield find((entity.path,), "the claim Send is missing on the primary", fix)
+                fix = "Add the Send claim to the access rule of the primary"
+                yield find((entity.path,), "The Send claim is missing on the primary", fix)
             case EntityNotFound():
-                says, fix = "the primary has no such entity", "Create it, or correct its name"
-                yield find((entity.path,), says, fix)
+                summary, fix = "Entity not found on the primary", "Create it, or correct its name"
+                yield find((entity.path,), summary, fix)
             case error:
-                fix = error.hint or "Look at it on the primary"
+                fix = error.hint or "Check the entity on the primary"
                 yield find((entity.path,), error.sentence, fix)
     reached = sum(entity.send is None for entity in facts.entities)
     if reached:
-        says = f"messages can be sent to {counted(reached, 'entity', 'entities')}"
-        yield Finding("entities", Severity.OK, (named(facts.primary),), says)
+        summary = f"Messages can be sent to {counted(reached, 'entity', 'entities')}"
+        yield Finding("entities", Severity.OK, (named(facts.primary),), summary)
     elif not facts.entities:
         yield Finding(
             "entities",
             Severity.NOTE,
             (named(facts.primary),),
-            "no entity is known, so sending to one was not tried",
-            "Name those that you use with --entity",
+            "No entity is known, so sending was not checked",
+            "Pass the entities that you use with --entity",
         )
 
 
 def duplicate_windows(facts: Observations) -> Findings:
-    """Whether a message that comes home twice is recognised."""
+    """Whether the primary detects a message that is moved twice."""
     outage = timedelta(seconds=facts.expectation.expected_outage_s)
     without = []
     for entity in facts.entities:
@@ -202,8 +199,8 @@ def duplicate_windows(facts: Observations) -> Findings:
                 "duplicate-window",
                 Severity.WARNING,
                 (entity.path,),
-                f"it remembers message ids for {window}, and an outage may last {outage}: what "
-                "comes home later than that may come twice",
+                f"Duplicate detection covers {window}, and the expected outage lasts {outage}: "
+                "messages that are moved later may be delivered twice",
                 f"Set DuplicateDetectionHistoryTimeWindow to more than {outage}",
             )
     if without:
@@ -211,13 +208,13 @@ def duplicate_windows(facts: Observations) -> Findings:
             "duplicate-window",
             Severity.NOTE,
             tuple(without),
-            "without duplicate detection a message that comes home after a crash may come twice",
+            "No duplicate detection: a message that is moved after a crash may be delivered twice",
             "Make receivers idempotent, or use entities with duplicate detection",
         )
 
 
 def pings(facts: Observations) -> Findings:
-    """Whether the primary can be asked for its health without anybody noticing."""
+    """Whether receivers on the primary do not get pings."""
     subjects = (named(facts.primary),)
     seen = [ping.path for ping in facts.pings if ping.was_seen]
     unseen = [ping.path for ping in facts.pings if ping.was_seen is False]
@@ -227,18 +224,18 @@ def pings(facts: Observations) -> Findings:
             "pings",
             Severity.PROBLEM,
             tuple(seen),
-            "pings are handed out to receivers like messages",
+            "Pings are delivered to receivers like messages",
             'Set ping_mode="attach" in the pairing options',
         )
     elif unseen:
-        yield Finding("pings", Severity.OK, subjects, "pings are swallowed, as they should be")
+        yield Finding("pings", Severity.OK, subjects, "Pings are not delivered to receivers")
     for ping in failed:
         yield Finding(
             "pings",
             Severity.WARNING,
             (ping.path,),
-            f"a ping was not taken: {ping.error.sentence if ping.error else ''}",
-            'Look at the entity, or set ping_mode="attach" in the pairing options',
+            f"A ping was not accepted: {ping.error.sentence if ping.error else ''}",
+            'Check the entity, or set ping_mode="attach" in the pairing options',
         )
     if not (seen or unseen or failed):
         yield _unknown_pings(facts)
@@ -247,79 +244,80 @@ def pings(facts: Observations) -> Findings:
 def _unknown_pings(facts: Observations) -> Finding:
     find = partial(Finding, "pings", Severity.NOTE)
     other = 'or set ping_mode="attach" in the pairing options'
-    if facts.pings_left_out:
-        return find((named(facts.primary),), "pings were left out")
+    if facts.pings_disabled:
+        return find((named(facts.primary),), "Pings were not checked, because they are disabled")
     if facts.pings:
         return find(
             tuple(ping.path for ping in facts.pings),
-            "whether its pings are swallowed is not known: messages in it cannot be looked at",
-            f"Give the primary's access rule Listen on a queue, or Manage; {other}",
+            "Unknown whether pings are delivered to receivers: its messages cannot be peeked",
+            f"Add the Listen or the Manage claim to the access rule of the primary, {other}",
         )
     return find(
         (named(facts.primary),),
-        "whether pings are swallowed is not known",
-        f"Give a rule with Manage, or name a quiet queue with --entity; {other}",
+        "Unknown whether pings are delivered to receivers",
+        f"Use an access rule with the Manage claim, pass a quiet queue with --entity, {other}",
     )
 
 
 PERCENT_FULL_NOTED: Final = 50.0
 PERCENT_FULL_MAX: Final = 90.0
-# A message grows by its aliases and by what the service keeps beside it.
+# Added to a message by its aliases and by the service.
 OVERHEAD_BYTES: Final = 512
 _MEGABYTE: Final = 1 << 20
 
 
 def backlog_queues(facts: Observations) -> Findings:
-    """Whether there is a place for messages to wait."""
+    """Whether the backlog queues exist, or can be created."""
     if facts.secondary.amqp is not None or not facts.backlog:
         return
     missing = tuple(each.path for each in facts.backlog if _is_missing(each))
     unknown = tuple(each.path for each in facts.backlog if _is_unknown(each))
-    there_count = len(facts.backlog) - len(missing) - len(unknown)
+    existing = len(facts.backlog) - len(missing) - len(unknown)
     find = partial(Finding, "backlog-queues")
     if missing and facts.secondary.management is None:
-        says = f"{counted(len(missing), 'backlog queue')} will be made when the namespaces pair"
-        yield find(Severity.NOTE, missing, says)
+        summary = f"{counted(len(missing), 'backlog queue')} will be created by pairing"
+        yield find(Severity.NOTE, missing, summary)
     elif missing:
-        # With some of them there the pair works, with less room.
+        # With some of them the pair works, with less capacity.
         yield find(
-            Severity.WARNING if there_count else Severity.PROBLEM,
+            Severity.WARNING if existing else Severity.PROBLEM,
             missing,
-            "they do not exist, and the claim Manage to make them is missing on the secondary",
-            "Create them with `twinbus pair apply` and a rule that has Manage",
+            "Backlog queues not found, and the Manage claim to create them is missing on the "
+            "secondary",
+            "Create them with `twinbus pair apply` and an access rule with the Manage claim",
         )
     if unknown:
-        says = "whether they exist is not known: this rule may neither send nor listen"
-        yield find(Severity.NOTE, unknown, says)
-    if there_count:
-        says = f"{there_count} of {counted(len(facts.backlog), 'backlog queue')} exist"
-        yield find(Severity.OK, (named(facts.secondary),), says)
+        summary = "Unknown whether they exist: the access rule has neither Send nor Listen"
+        yield find(Severity.NOTE, unknown, summary)
+    if existing:
+        summary = f"{existing} of {counted(len(facts.backlog), 'backlog queue')} exist"
+        yield find(Severity.OK, (named(facts.secondary),), summary)
 
 
 def backlog_claims(facts: Observations) -> Findings:
-    """Whether the backlog queues can be used."""
+    """Whether the claims for the backlog queues are present."""
     if facts.secondary.amqp is not None:
         return
     yield from _claim(
         facts.backlog,
         "Send",
         lambda each: each.send,
-        "sends that are diverted would fail",
-        "Give the secondary's access rule Send on them",
+        "diverted sends would fail",
+        "Add the Send claim to the access rule of the secondary",
     )
     if facts.expectation.has_syphon:
         yield from _claim(
             facts.backlog,
             "Listen",
             lambda each: each.listen,
-            "the syphon could not bring messages home",
-            "Give the secondary's access rule Listen on them, or check with --sender-only if the "
-            "syphon uses another rule",
+            "the syphon could not receive messages",
+            "Add the Listen claim to the access rule of the secondary, or use --sender-only if the "
+            "syphon uses another access rule",
         )
 
 
 def _is_missing(queue: BacklogFacts) -> bool:
-    """Whoever lacks one claim is told by the other that there is no such queue."""
+    """A request without its claim is refused; the other claim shows that the queue is missing."""
     return isinstance(queue.send, EntityNotFound) or isinstance(queue.listen, EntityNotFound)
 
 
@@ -337,55 +335,55 @@ def _claim(
 ) -> Findings:
     refused = tuple(each.path for each in queues if isinstance(error_of(each), AccessRefused))
     if refused:
-        says = f"the claim {claim} is missing on the secondary: {consequence}"
-        yield Finding("claims", Severity.PROBLEM, refused, says, fix)
-    there = [each for each in queues if not _is_missing(each)]
-    for each in there:
+        summary = f"The {claim} claim is missing on the secondary: {consequence}"
+        yield Finding("claims", Severity.PROBLEM, refused, summary, fix)
+    existing = [each for each in queues if not _is_missing(each)]
+    for each in existing:
         error = error_of(each)
         if error is not None and not isinstance(error, AccessRefused):
-            look = error.hint or "Look at it on the secondary"
-            yield Finding("claims", Severity.PROBLEM, (each.path,), error.sentence, look)
-    if there and all(error_of(each) is None for each in there):
-        says = f"the claim {claim} is there for every backlog queue"
-        yield Finding("claims", Severity.OK, tuple(each.path for each in there), says)
+            check = error.hint or "Check the queue on the secondary"
+            yield Finding("claims", Severity.PROBLEM, (each.path,), error.sentence, check)
+    if existing and all(error_of(each) is None for each in existing):
+        summary = f"The {claim} claim is present for every backlog queue"
+        yield Finding("claims", Severity.OK, tuple(each.path for each in existing), summary)
 
 
 def drift(facts: Observations) -> Findings:
-    """Whether backlog queues that exist are like those that we would make (P4)."""
+    """Whether existing backlog queues have the properties of new ones (P4)."""
     alike = []
     used = _used(facts)
     for queue in _known(facts):
         danger = unsafe_property(queue, allow_lossy=facts.expectation.allow_lossy)
         differences = drift_of(queue, beside=used)
         if danger is not None:
-            fix = "Delete it when it is empty: pairing makes it anew"
+            fix = "Delete it when it is empty: pairing creates it again"
             if unsafe_property(queue, allow_lossy=True) is None:
-                fix += "; or pair with allow_lossy_backlog, and check with --allow-lossy-backlog"
-            says = f"it is not used: {danger}"
-            yield Finding("drift", Severity.PROBLEM, (queue.path,), says, fix)
+                fix += "; or set allow_lossy_backlog, and run preflight with --allow-lossy-backlog"
+            summary = f"Not used as a backlog queue: {danger}"
+            yield Finding("drift", Severity.PROBLEM, (queue.path,), summary, fix)
         elif differences:
-            told = "; ".join(
+            summary = "Different properties: " + "; ".join(
                 f"{each.name} is {each.found}, not {each.wanted}" for each in differences
             )
-            fix = "Change these properties, or live with them: pairing leaves them alone"
-            yield Finding("drift", Severity.WARNING, (queue.path,), told, fix)
+            fix = "Change these properties if the differences matter: pairing never changes them"
+            yield Finding("drift", Severity.WARNING, (queue.path,), summary, fix)
         else:
             alike.append(queue.path)
     if alike:
-        says = "they have the properties of backlog queues"
-        yield Finding("drift", Severity.OK, tuple(alike), says)
+        summary = "The properties are those of backlog queues"
+        yield Finding("drift", Severity.OK, tuple(alike), summary)
 
 
 def leftovers(facts: Observations) -> Findings:
-    """Whether messages wait there although nothing is wrong."""
+    """Whether messages wait in the backlog outside an outage."""
     waiting = {each.path: each.counts.active for each in _known(facts) if each.counts.active}
     if waiting:
         yield Finding(
             "leftovers",
             Severity.WARNING,
             tuple(waiting),
-            f"{counted(sum(waiting.values()), 'message')} wait in the backlog",
-            "Run a syphon: `twinbus syphon --local --once`",
+            f"Messages waiting in the backlog: {sum(waiting.values())}",
+            "Move them with `twinbus syphon --local --once`",
         )
     dead = {each.path: each.counts.dead_letter for each in _known(facts) if each.counts.dead_letter}
     if dead:
@@ -393,13 +391,13 @@ def leftovers(facts: Observations) -> Findings:
             "leftovers",
             Severity.WARNING,
             tuple(dead),
-            f"{counted(sum(dead.values()), 'message')} could not be delivered",
-            "Look into the dead-letter queues: `twinbus dlq show QUEUE --secondary`",
+            f"Messages in the dead-letter queues: {sum(dead.values())}",
+            "Show them with `twinbus dlq show QUEUE --secondary`",
         )
 
 
 def headroom(facts: Observations) -> Findings:
-    """Whether the backlog queues have room for the outage that is expected."""
+    """Whether the backlog queues have enough capacity for the expected outage."""
     for queue in _known(facts):
         if queue.percent_full >= PERCENT_FULL_NOTED:
             is_full = queue.percent_full >= PERCENT_FULL_MAX
@@ -407,7 +405,7 @@ def headroom(facts: Observations) -> Findings:
                 "headroom",
                 Severity.PROBLEM if is_full else Severity.WARNING,
                 (queue.path,),
-                f"it is {queue.percent_full:.0f} % full",
+                f"The queue is {queue.percent_full:.0f} % full",
                 "Run a syphon, and purge its dead-letter queue",
             )
     rate = facts.expectation.rate_per_s
@@ -415,29 +413,33 @@ def headroom(facts: Observations) -> Findings:
         return
     find = partial(Finding, "headroom", subjects=(named(facts.secondary),))
     if any(each.properties is None and each.send is None for each in facts.backlog):
-        says = "how much room the backlog queues have is not known"
-        yield find(Severity.NOTE, says=says, fix="Check once with a rule that has Manage")
+        summary = "The free space of the backlog queues is unknown"
+        yield find(
+            Severity.NOTE,
+            summary=summary,
+            fix="Run preflight with an access rule that has the Manage claim",
+        )
         return
-    free = _room_bytes(facts)
+    free = _free_bytes(facts)
     needed = int(
         rate
         * facts.expectation.expected_outage_s
         * (facts.expectation.message_bytes + OVERHEAD_BYTES)
     )
-    says = f"{needed >> 20} MB of {max(0, free) >> 20} MB would be used in the expected outage"
+    summary = f"The expected outage needs {needed >> 20} MB of {max(0, free) >> 20} MB free space"
     if needed <= free:
-        yield find(Severity.OK, says=says)
+        yield find(Severity.OK, summary=summary)
     else:
         more = -(-(needed - free) // (BACKLOG_SIZE_MB * _MEGABYTE))
         yield find(
             Severity.PROBLEM,
-            says=says,
-            fix=f"Use {counted(more, 'backlog queue')} more, or larger ones",
+            summary=summary,
+            fix=f"Add {counted(more, 'backlog queue')}, or use larger ones",
         )
 
 
 def message_sizes(facts: Observations) -> Findings:
-    """Whether what fits the primary fits the backlog (P13)."""
+    """Whether messages that fit the primary fit the backlog (P13)."""
     limits = [each.message_bytes_max for each in facts.backlog if each.message_bytes_max]
     if not limits:
         return
@@ -447,14 +449,14 @@ def message_sizes(facts: Observations) -> Findings:
             "message-size",
             Severity.WARNING,
             tuple(larger),
-            f"they take larger messages than a backlog queue does ({min(limits)} bytes): paired "
-            "sends refuse those, outage or not",
-            "Keep messages smaller, or use a secondary of the same tier",
+            f"They accept larger messages than a backlog queue ({min(limits)} bytes); a paired "
+            "sender always refuses these",
+            "Send smaller messages, or use a secondary of the same tier",
         )
 
 
-def _room_bytes(facts: Observations) -> int:
-    """What the backlog queues can take, those included that pairing will make."""
+def _free_bytes(facts: Observations) -> int:
+    """Free space of the backlog queues, including those that pairing will create."""
     room = sum(each.max_size_in_megabytes * _MEGABYTE - each.size_bytes for each in _used(facts))
     if facts.secondary.management is None:
         missing = [each for each in facts.backlog if _is_missing(each)]
@@ -463,7 +465,7 @@ def _room_bytes(facts: Observations) -> int:
 
 
 def _used(facts: Observations) -> list[QueueProperties]:
-    """Those that pairing would use (P20)."""
+    """The queues that pairing would use (P20)."""
     allow_lossy = facts.expectation.allow_lossy
     return [
         each for each in _known(facts) if unsafe_property(each, allow_lossy=allow_lossy) is None
@@ -493,5 +495,5 @@ CHECKS: Final[tuple[Callable[[Observations], Iterator[Finding]], ...]] = (
 
 
 def run_checks(facts: Observations) -> Report:
-    """All checks."""
+    """Run all checks."""
     return Report.of(finding for check in CHECKS for finding in check(facts))

@@ -1,14 +1,11 @@
 """Observations of both namespaces, and findings about them, as values.
 
-What was seen of two namespaces, before anybody judges it.
+    Observations    what the probe has found; an error in a field is the result of that request,
+                    None means success
+    Finding         the result of one check, with what to do
+    Report          all findings, worst first
 
-An error that stands in a field is what the question ended with; None is a good answer.
-
-How findings name what they are about.
-
-What preflight says: findings, worst first, each with what to do.
-
-Rule 1: what is the same for many queues is one finding that names them all.
+Rule 1: the same finding for many queues is one finding that names all of them.
 """
 
 from __future__ import annotations
@@ -46,34 +43,36 @@ MESSAGE_BYTES: Final = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedLoad:
-    """What the pair has to bear."""
+    """The load and the outage that the pair is checked for."""
 
     expected_outage_s: float = EXPECTED_OUTAGE_S
     rate_per_s: float | None = None
-    """Messages that are sent each second, to all entities together."""
+    """Messages per second, to all entities together."""
     message_bytes: int = MESSAGE_BYTES
     backlog_queue_count: int = BACKLOG_QUEUE_COUNT
     has_syphon: bool = True
-    """Whether these credentials are also those of the syphon."""
+    """Whether the syphon uses the same credentials."""
     allow_lossy: bool = False
     """Whether the application pairs with allow_lossy_backlog."""
 
     def __post_init__(self) -> None:
         if not self.expected_outage_s > 0 or self.message_bytes < 1 or self.backlog_queue_count < 1:
             raise ConfigurationError(
-                "an expected outage, a message's size and the number of backlog queues are above 0",
-                hint="Leave out what you do not know",
+                "Expected outage, message size and number of backlog queues must be greater than "
+                f"0, got {self.expected_outage_s!r} s, {self.message_bytes!r} bytes and "
+                f"{self.backlog_queue_count!r}",
+                hint="Remove the option to use its default",
             )
         if self.rate_per_s is not None and not self.rate_per_s > 0:
             raise ConfigurationError(
-                f"a rate of {self.rate_per_s!r} messages a second is no rate",
-                hint="Leave it out if you do not know it",
+                f"Invalid rate: {self.rate_per_s!r} messages per second",
+                hint="Use a number greater than 0, or remove the option",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFacts:
-    """One of the two."""
+    """Observations of one of the two namespaces."""
 
     role: Role
     address: NamespaceAddress
@@ -81,7 +80,7 @@ class NamespaceFacts:
     amqp: TwinbusError | None = None
     management: TwinbusError | None = None
     clock_ahead_s: float | None = None
-    """None when it was not told."""
+    """None if the namespace did not return its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ class EntityFacts:
 
     path: str
     properties: QueueProperties | TopicProperties | None = None
-    """None when nobody would say."""
+    """None if they could not be read."""
     send: TwinbusError | None = None
     message_bytes_max: int | None = None
 
@@ -101,7 +100,7 @@ class BacklogFacts:
 
     path: str
     properties: QueueProperties | None = None
-    """None when it does not exist, or nobody would say."""
+    """None if the queue was not found, or they could not be read."""
     send: TwinbusError | None = None
     listen: TwinbusError | None = None
     message_bytes_max: int | None = None
@@ -109,17 +108,17 @@ class BacklogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingFacts:
-    """What became of a ping."""
+    """The result of one ping."""
 
     path: str
     was_seen: bool | None = None
-    """None when nobody could look."""
+    """Whether the ping is visible to receivers; None if that could not be checked."""
     error: TwinbusError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Everything that was seen."""
+    """All observations."""
 
     expectation: ExpectedLoad
     primary: NamespaceFacts
@@ -128,11 +127,11 @@ class Observations:
     entities: tuple[EntityFacts, ...] = ()
     backlog: tuple[BacklogFacts, ...] = ()
     pings: tuple[PingFacts, ...] = ()
-    pings_left_out: bool = False
-    """Whether nobody wanted any."""
+    pings_disabled: bool = False
+    """Whether pings were disabled."""
 
 
-# Of many queues with the same trouble these are named; the others are counted.
+# Of many queues with the same problem this many are named; the others are counted.
 NAMED_MAX: Final = 3
 
 
@@ -150,7 +149,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 class Severity(IntEnum):
-    """How bad it is; only a problem makes a pair not ready."""
+    """The severity of a finding; only with a problem a pair is not ready."""
 
     OK = 0
     NOTE = 1
@@ -164,21 +163,21 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
-    """The stable name of what was checked, for programs."""
+    """The stable name of the check, for programs."""
     severity: Severity
     subjects: tuple[str, ...]
-    """What it is about: a namespace, some queues."""
-    says: str
-    """What was seen, as a sentence."""
+    """The namespace or the queues that were checked."""
+    summary: str
+    """What was found, as a sentence."""
     fix: str = ""
-    """Exactly what to do; empty when there is nothing."""
+    """What to do; empty if nothing is to be done."""
 
     @property
     def subject(self) -> str:
-        """What it is about, for people: the first of many."""
+        """The subjects as text: the first ones of many."""
         return listed(self.subjects)
 
     def to_json(self) -> dict[str, Any]:
@@ -187,7 +186,7 @@ class Finding:
             "severity": self.severity.word,
             "subject": self.subject,
             "subjects": list(self.subjects),
-            "says": self.says,
+            "says": self.summary,
             "fix": self.fix,
         }
 
@@ -200,8 +199,8 @@ class Report:
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> Report:
-        """Worst first; equally bad ones stay in the order in which they were found."""
-        return cls(tuple(sorted(_grouped(findings), key=lambda finding: -finding.severity)))
+        """Worst first; findings of the same severity keep their order."""
+        return cls(tuple(sorted(_group(findings), key=lambda finding: -finding.severity)))
 
     @property
     def is_ready(self) -> bool:
@@ -218,22 +217,22 @@ class Report:
         }
 
 
-def _grouped(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Findings that differ in nothing but what they are about as one (rule 1)."""
+def _group(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Combine findings that differ only in their subjects (rule 1)."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for each in findings:
         key = (each.check, each.severity, _without_subject(each), each.fix)
         groups.setdefault(key, []).append(each)
     for first, *others in groups.values():
         subjects = dict.fromkeys(name for each in (first, *others) for name in each.subjects)
-        is_same = all(each.says == first.says for each in others)
-        says = first.says if is_same else f"{first.says.rstrip('.')} (the others: likewise)"
-        yield replace(first, subjects=tuple(subjects), says=says)
+        is_same = all(each.summary == first.summary for each in others)
+        summary = first.summary if is_same else f"{first.summary.rstrip('.')} (also for the others)"
+        yield replace(first, subjects=tuple(subjects), summary=summary)
 
 
 def _without_subject(finding: Finding) -> str:
-    """The sentence of an error may name what it is about."""
-    says = finding.says
+    """The summary without the names of its subjects, which an error may contain."""
+    text = finding.summary
     for name in finding.subjects:
-        says = re.sub(rf"(?<![\w/]){re.escape(name)}(?![\w/])", "", says)
-    return says
+        text = re.sub(rf"(?<![\w/]){re.escape(name)}(?![\w/])", "", text)
+    return text

@@ -1,7 +1,7 @@
-"""Goes and looks at both namespaces; what it saw is model.py, what that means is checks.py.
+"""Collects observations of both namespaces (model.py); checks.py evaluates them.
 
-Rule 1: every question has a time limit of its own; one that is not answered is an answer.
-Rule 2: what is made is deleted again, also when the looking is cut short.
+Rule 1: every request has its own time limit; a timeout is a result.
+Rule 2: the probe queue is deleted again, also after a cancellation.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ __all__ = ["NamespaceAccess", "collect_observations"]
 
 DEFAULT_TIMEOUT_S: Final = 15.0
 AT_ONCE_MAX: Final = 8
-# Without names given, so many of the primary's entities are looked at: enough to see a pattern.
+# Maximum number of checked entities of the primary, if the caller names none.
 ENTITIES_MAX: Final = 100
-# A ping in a queue with more messages than that is not looked for.
+# At most this many messages are searched for a ping.
 PEEKED_MAX: Final = 1_000
 PROBE_PREFIX: Final = "twinbus-preflight-"
-# The shortest that the service takes; the probe queue is gone long before.
+# The minimum that the service accepts; the probe queue is deleted long before.
 PROBE_LIFE: Final = timedelta(minutes=5)
 
-# What says that nobody is there for messages; everything else is an answer of somebody who is.
-_UNREACHED: Final = (
+# Errors that mean unreachable over AMQP; all others are answers of the namespace.
+_UNREACHABLE: Final = (
     AuthenticationFailed,
     CommunicationError,
     OperationTimeout,
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAccess:
-    """The two doors of a namespace."""
+    """The driver and the administration client of one namespace."""
 
     driver: Driver
     management: AdministrationClient
@@ -89,19 +89,21 @@ async def collect_observations(
     may_ping: bool = True,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Observations:
-    """Look at everything; raises nothing but what a programmer's mistake raises."""
-    ours, theirs = await asyncio.gather(
-        _Probe.at(primary, timeout_s), _Probe.at(secondary, timeout_s)
+    """Collect all observations; errors of the namespaces are observations, too."""
+    primary_probe, secondary_probe = await asyncio.gather(
+        _Probe.start(primary, timeout_s), _Probe.start(secondary, timeout_s)
     )
-    name = _primary_name(ours, primary_name)
+    name = _primary_name(primary_probe, primary_name)
     paths = backlog_paths(name, expectation.backlog_queue_count) if isinstance(name, str) else ()
     seen, backlog = await asyncio.gather(
-        _entities(ours, entities),
-        bounded_gather(paths, partial(_backlog_queue, theirs), concurrency_max=AT_ONCE_MAX),
+        _entities(primary_probe, entities),
+        bounded_gather(
+            paths, partial(_backlog_queue, secondary_probe), concurrency_max=AT_ONCE_MAX
+        ),
     )
     facts_of_primary, facts_of_secondary = await asyncio.gather(
-        _namespace(ours, "primary", [each.send for each in seen]),
-        _namespace(theirs, "secondary", [each.send for each in backlog]),
+        _namespace(primary_probe, "primary", [each.send for each in seen]),
+        _namespace(secondary_probe, "secondary", [each.send for each in backlog]),
     )
     can_ping = may_ping and facts_of_primary.amqp is None
     return Observations(
@@ -111,63 +113,66 @@ async def collect_observations(
         primary_name=name,
         entities=tuple(seen),
         backlog=tuple(backlog),
-        pings=tuple(await _pings(ours, entities) if can_ping else ()),
-        pings_left_out=not may_ping,
+        pings=tuple(await _pings(primary_probe, entities) if can_ping else ()),
+        pings_disabled=not may_ping,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A namespace while it is looked at: its doors, and what the management said first."""
+    """A namespace that is being checked, with the first answers of its administration."""
 
     driver: Driver
     management: AdministrationClient
     timeout_s: float
-    knock: ReachabilityProbe | TwinbusError
+    reachability: ReachabilityProbe | TwinbusError
     info: NamespaceInfo | TwinbusError
 
     @classmethod
-    async def at(cls, ends: NamespaceAccess, timeout_s: float) -> _Probe:
-        knock = await _answer(ends.management.check_reachable(), timeout_s)
+    async def start(cls, access: NamespaceAccess, timeout_s: float) -> _Probe:
+        reachability = await _answer(access.management.check_reachable(), timeout_s)
         info: NamespaceInfo | TwinbusError
-        if isinstance(knock, TwinbusError):
-            info = knock
+        if isinstance(reachability, TwinbusError):
+            info = reachability
         else:
-            info = await _answer(ends.management.namespace_info(), timeout_s)
-        return cls(ends.driver, ends.management, timeout_s, knock, info)
+            info = await _answer(access.management.namespace_info(), timeout_s)
+        return cls(access.driver, access.management, timeout_s, reachability, info)
 
     @property
     def can_manage(self) -> bool:
         return not isinstance(self.info, TwinbusError)
 
-    async def ask(self, question: Awaitable[T]) -> T | TwinbusError:
-        return await _answer(question, self.timeout_s)
+    async def run(self, request: Awaitable[T]) -> T | TwinbusError:
+        return await _answer(request, self.timeout_s)
 
 
 # -- namespaces ---------------------------------------------------------------------------
 
 
 async def _namespace(
-    look: _Probe, role: Role, attached: Sequence[TwinbusError | None]
+    probe: _Probe, role: Role, attached: Sequence[TwinbusError | None]
 ) -> NamespaceFacts:
     return NamespaceFacts(
         role=role,
-        address=look.driver.address,
-        ip_addresses=await _ip_addresses(look.driver.address.host, look.timeout_s),
-        amqp=await _amqp(look, attached),
-        management=look.info if isinstance(look.info, TwinbusError) else None,
-        clock_ahead_s=None if isinstance(look.knock, TwinbusError) else look.knock.clock_ahead_s,
+        address=probe.driver.address,
+        ip_addresses=await _ip_addresses(probe.driver.address.host, probe.timeout_s),
+        amqp=await _amqp(probe, attached),
+        management=probe.info if isinstance(probe.info, TwinbusError) else None,
+        clock_ahead_s=None
+        if isinstance(probe.reachability, TwinbusError)
+        else probe.reachability.clock_ahead_s,
     )
 
 
-async def _amqp(look: _Probe, attached: Sequence[TwinbusError | None]) -> TwinbusError | None:
-    """Whether anybody answers: what was learnt by attaching, or by asking for what is not there."""
-    tried = list(attached)
-    if not tried:
-        error, _limit = await _attached(look, PROBE_PREFIX + secrets.token_hex(4))
-        tried = [error]
-    unreached = [error for error in tried if isinstance(error, _UNREACHED)]
-    return unreached[0] if len(unreached) == len(tried) else None
+async def _amqp(probe: _Probe, attached: Sequence[TwinbusError | None]) -> TwinbusError | None:
+    """The error if the namespace is unreachable: from earlier attaches, or an attach to a path that
+    does not exist."""
+    results = list(attached)
+    if not results:
+        error, _limit = await _attach(probe, PROBE_PREFIX + secrets.token_hex(4))
+        results = [error]
+    unreachable = [error for error in results if isinstance(error, _UNREACHABLE)]
+    return unreachable[0] if len(unreachable) == len(results) else None
 
 
 async def _ip_addresses(host: str, timeout_s: float) -> frozenset[str]:
@@ -175,15 +180,15 @@ async def _ip_addresses(host: str, timeout_s: float) -> frozenset[str]:
     try:
         async with asyncio.timeout(timeout_s):
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:  # A TimeoutError is one, too.
+    except OSError:  # Includes TimeoutError.
         return frozenset()
     return frozenset(str(address[0]) for *_, address in found)
 
 
-def _primary_name(look: _Probe, given: str | None) -> str | TwinbusError:
-    told = None if isinstance(look.info, TwinbusError) else look.info.name
+def _primary_name(probe: _Probe, configured: str | None) -> str | TwinbusError:
+    reported = None if isinstance(probe.info, TwinbusError) else probe.info.name
     try:
-        return primary_name_of(look.driver.address, given=given, told=told)
+        return primary_name_of(probe.driver.address, configured=configured, reported=reported)
     except TwinbusError as error:
         return error
 
@@ -191,20 +196,22 @@ def _primary_name(look: _Probe, given: str | None) -> str | TwinbusError:
 # -- entities -----------------------------------------------------------------------------
 
 
-async def _entities(look: _Probe, named: Sequence[str]) -> list[EntityFacts]:
+async def _entities(probe: _Probe, named: Sequence[str]) -> list[EntityFacts]:
     if named:
-        return await bounded_gather(named, partial(_entity, look), concurrency_max=AT_ONCE_MAX)
-    found = await look.ask(_listed(look.management)) if look.can_manage else []
+        return await bounded_gather(named, partial(_entity, probe), concurrency_max=AT_ONCE_MAX)
+    found = await probe.run(_list_entities(probe.management)) if probe.can_manage else []
     if isinstance(found, TwinbusError):
-        return []  # With nobody there none are known; the management's check says why.
+        return []  # None are known; the check of the administration reports why.
 
-    async def seen(properties: QueueProperties | TopicProperties) -> EntityFacts:
-        return await _seen(look, properties.path, properties)
+    async def observe(properties: QueueProperties | TopicProperties) -> EntityFacts:
+        return await _observe(probe, properties.path, properties)
 
-    return await bounded_gather(found, seen, concurrency_max=AT_ONCE_MAX)
+    return await bounded_gather(found, observe, concurrency_max=AT_ONCE_MAX)
 
 
-async def _listed(management: AdministrationClient) -> list[QueueProperties | TopicProperties]:
+async def _list_entities(
+    management: AdministrationClient,
+) -> list[QueueProperties | TopicProperties]:
     """The first of the entities that applications use."""
     found: list[QueueProperties | TopicProperties] = []
     found += [each async for each in management.list_queues()]
@@ -212,31 +219,31 @@ async def _listed(management: AdministrationClient) -> list[QueueProperties | To
     return [each for each in found if BACKLOG_MARKER not in each.path][:ENTITIES_MAX]
 
 
-async def _entity(look: _Probe, path: str) -> EntityFacts:
+async def _entity(probe: _Probe, path: str) -> EntityFacts:
     found: QueueProperties | TopicProperties | TwinbusError | None = None
-    if look.can_manage:
-        found = await look.ask(look.management.get_queue(path))
+    if probe.can_manage:
+        found = await probe.run(probe.management.get_queue(path))
         if found is None:
-            found = await look.ask(look.management.get_topic(path))
-    return await _seen(look, path, None if isinstance(found, TwinbusError) else found)
+            found = await probe.run(probe.management.get_topic(path))
+    return await _observe(probe, path, None if isinstance(found, TwinbusError) else found)
 
 
-async def _seen(
-    look: _Probe, path: str, properties: QueueProperties | TopicProperties | None
+async def _observe(
+    probe: _Probe, path: str, properties: QueueProperties | TopicProperties | None
 ) -> EntityFacts:
-    error, limit = await _attached(look, path)
+    error, limit = await _attach(probe, path)
     return EntityFacts(path=path, properties=properties, send=error, message_bytes_max=limit)
 
 
-async def _backlog_queue(look: _Probe, path: str) -> BacklogFacts:
+async def _backlog_queue(probe: _Probe, path: str) -> BacklogFacts:
     found: QueueProperties | TwinbusError | None = None
-    if look.can_manage:
-        found = await look.ask(look.management.get_queue(path))
-    send, limit = await _attached(look, path)
+    if probe.can_manage:
+        found = await probe.run(probe.management.get_queue(path))
+    send, limit = await _attach(probe, path)
     listen = None
-    # Whoever may not send may still listen; all other trouble would only be told twice.
+    # Listen may be granted without Send; any other error would be reported twice.
     if send is None or isinstance(send, AccessRefused):
-        listen = await _listen_error(look, path)
+        listen = await _listen_error(probe, path)
     return BacklogFacts(
         path=path,
         properties=None if isinstance(found, TwinbusError) else found,
@@ -246,10 +253,10 @@ async def _backlog_queue(look: _Probe, path: str) -> BacklogFacts:
     )
 
 
-async def _attached(look: _Probe, path: str) -> tuple[TwinbusError | None, int | None]:
-    sender = look.driver.sender(path)
+async def _attach(probe: _Probe, path: str) -> tuple[TwinbusError | None, int | None]:
+    sender = probe.driver.sender(path)
     try:
-        facts = await sender.attach(timeout_s=look.timeout_s)
+        facts = await sender.attach(timeout_s=probe.timeout_s)
         return None, facts.message_bytes_max
     except TwinbusError as error:
         return error, None
@@ -257,11 +264,11 @@ async def _attached(look: _Probe, path: str) -> tuple[TwinbusError | None, int |
         await sender.close()
 
 
-async def _listen_error(look: _Probe, path: str) -> TwinbusError | None:
-    """Peeking needs Listen and takes nothing away."""
-    receiver = look.driver.receiver(path)
+async def _listen_error(probe: _Probe, path: str) -> TwinbusError | None:
+    """A peek requires Listen and removes nothing."""
+    receiver = probe.driver.receiver(path)
     try:
-        await receiver.peek(1, timeout_s=look.timeout_s)
+        await receiver.peek(1, timeout_s=probe.timeout_s)
     except TwinbusError as error:
         return error
     finally:
@@ -272,47 +279,49 @@ async def _listen_error(look: _Probe, path: str) -> TwinbusError | None:
 # -- pings --------------------------------------------------------------------------------
 
 
-async def _pings(look: _Probe, named: Sequence[str]) -> list[PingFacts]:
-    """A queue of our own tells it for the whole namespace; without Manage, the named ones do."""
-    probe = QueueProperties(
+async def _pings(probe: _Probe, named: Sequence[str]) -> list[PingFacts]:
+    """Ping a probe queue for the whole namespace; without Manage, the named entities."""
+    queue = QueueProperties(
         path=PROBE_PREFIX + secrets.token_hex(4), auto_delete_on_idle=PROBE_LIFE
     )
-    made = await look.ask(look.management.create_queue(probe)) if look.can_manage else look.info
-    if isinstance(made, TwinbusError):
-        return [await _pinged(look, path) for path in named]
+    created = (
+        await probe.run(probe.management.create_queue(queue)) if probe.can_manage else probe.info
+    )
+    if isinstance(created, TwinbusError):
+        return [await _ping(probe, path) for path in named]
     try:
-        return [await _pinged(look, probe.path)]
+        return [await _ping(probe, queue.path)]
     finally:
-        await look.ask(look.management.delete_queue(probe.path))
+        await probe.run(probe.management.delete_queue(queue.path))
 
 
-async def _pinged(look: _Probe, path: str) -> PingFacts:
+async def _ping(probe: _Probe, path: str) -> PingFacts:
     mark = f"twinbus-{secrets.token_hex(16)}"
-    sender = look.driver.sender(path)
+    sender = probe.driver.sender(path)
     try:
-        await sender.send([OutgoingMessage(ping(mark))], timeout_s=look.timeout_s)
+        await sender.send([OutgoingMessage(ping(mark))], timeout_s=probe.timeout_s)
     except TwinbusError as error:
         return PingFacts(path=path, error=error)
     finally:
         await sender.close()
-    return PingFacts(path=path, was_seen=await _was_seen(look, path, mark))
+    return PingFacts(path=path, was_seen=await _is_visible(probe, path, mark))
 
 
-async def _was_seen(look: _Probe, path: str, mark: str) -> bool | None:
-    """Whether the ping stands among the messages; None when that cannot be seen."""
-    receiver = look.driver.receiver(path)
-    sequence, looked_at = 1, 0
+async def _is_visible(probe: _Probe, path: str, mark: str) -> bool | None:
+    """Whether the ping is among the messages; None if that cannot be checked."""
+    receiver = probe.driver.receiver(path)
+    sequence, peeked_count = 1, 0
     try:
-        while looked_at < PEEKED_MAX:
-            page = await receiver.peek(100, from_sequence=sequence, timeout_s=look.timeout_s)
+        while peeked_count < PEEKED_MAX:
+            page = await receiver.peek(100, from_sequence=sequence, timeout_s=probe.timeout_s)
             if not page:
                 return False
             if any(_mark_of(each.encoded) == mark for each in page):
                 return True
-            looked_at += len(page)
+            peeked_count += len(page)
             sequence = page[-1].sequence_number + 1
     except TwinbusError:
-        return None  # A topic, or the claim Listen is missing.
+        return None  # A topic, or the Listen claim is missing.
     finally:
         await receiver.close()
     return None
@@ -322,18 +331,18 @@ def _mark_of(encoded: bytes) -> object:
     try:
         properties = Message.decode(encoded).properties
     except AmqpError:
-        return None  # Somebody else's message, whatever it is.
+        return None  # A message of another application.
     return None if properties is None else properties.message_id
 
 
-async def _answer(question: Awaitable[T], timeout_s: float) -> T | TwinbusError:
+async def _answer(request: Awaitable[T], timeout_s: float) -> T | TwinbusError:
     try:
         async with asyncio.timeout(timeout_s):
-            return await question
+            return await request
     except TwinbusError as error:
         return error
     except TimeoutError:
         return OperationTimeout(
-            f"the management gave no answer within {timeout_s:g} s",
-            hint="Check its port for HTTP, and the firewall",
+            f"The administration did not respond within {timeout_s:g} s",
+            hint="Check the HTTP port and the firewall",
         )

@@ -104,7 +104,7 @@ async def _asyncio() -> None:
         await orders.send(twinbus.BrokeredMessage(b"parent"))
         pid = os.fork()
         if pid == 0:
-            with pytest.raises(twinbus.FactoryFaulted, match=r"forked.* Make a new one"):
+            with pytest.raises(twinbus.FactoryFaulted, match=r"forked.* new factory"):
                 await orders.send(twinbus.BrokeredMessage(b"child"))
             await orders.close()
             await factory.close()

@@ -55,7 +55,7 @@ def test_settings_survive_spark_which_forgets_the_case_of_names() -> None:
         ("ttlPolicy", "forever", "ttlPolicy cannot be 'forever'"),
         ("keepDays", "0", "keep_days: 0"),
         ("keepDays", "week", "keepDays cannot be 'week'"),
-        ("driver", "uamqp", "cannot be 'uamqp'. Use 'amqp' or 'servicebus'"),
+        ("driver", "uamqp", "'uamqp'. Use 'amqp' or 'servicebus'"),
         ("dryRun", "perhaps", "dryRun cannot be 'perhaps'"),
         ("queues", " , ", "at least one backlog queue"),
     ],

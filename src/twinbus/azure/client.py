@@ -87,7 +87,7 @@ class PairedServiceBusClient(ServiceBusClient):
             return parts
 
         self._parts = Twin(make)
-        self._factory = MessagingFactory.made_by(lambda: self._paired.messaging_factory)
+        self._factory = MessagingFactory.wrap(lambda: self._paired.messaging_factory)
 
     @property
     def _paired(self) -> aio.PairedServiceBusClient:

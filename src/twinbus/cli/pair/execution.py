@@ -385,8 +385,8 @@ def _access(namespace: NamespaceConnection) -> NamespaceAccess:
 
 def _show(report: Report) -> None:
     for each in report.findings:
-        fix = f"to do: {each.fix}" if each.fix else ""
+        fix = f"Fix: {each.fix}" if each.fix else ""
         show_block(each.severity.word, (f"{each.check}: {each.subject}", each.summary, fix))
-    problems = counted(report.count(Severity.PROBLEM), "problem")
-    warnings = counted(report.count(Severity.WARNING), "warning")
-    typer.echo(f"{'ready' if report.is_ready else 'not ready'}: {problems}, {warnings}")
+    problems = plural(report.count(Severity.PROBLEM), "problem")
+    warnings = plural(report.count(Severity.WARNING), "warning")
+    typer.echo(f"{'Ready' if report.is_ready else 'Not ready'}: {problems}, {warnings}")

@@ -118,14 +118,16 @@ def show_reconciliation(answer: Reconciliation, output: str) -> None:
     typer.echo(answer.verdict)
 
 
-def _row(books: EntityReconciliation, fates: list[MessageStatus], has_outages: bool) -> list[str]:
-    counts = [books.sent, *(books.statuses.get(fate, 0) for fate in fates)]
-    duplicates = f"{books.duplicates:,}"
-    if books.duplicates > books.duplicates_explained:
-        duplicates += f" ({books.duplicates - books.duplicates_explained:,} unexplained)"
-    row = [books.entity or "?", *(f"{count:,}" for count in counts), duplicates]
-    row.append(f"{books.unexpected:,}")
-    return row + [", ".join(map(_outage, books.outages))] * has_outages
+def _row(
+    entity: EntityReconciliation, statuses: list[MessageStatus], has_outages: bool
+) -> list[str]:
+    counts = [entity.sent, *(entity.statuses.get(status, 0) for status in statuses)]
+    duplicates = f"{entity.duplicates:,}"
+    if entity.duplicates > entity.duplicates_explained:
+        duplicates += f" ({entity.duplicates - entity.duplicates_explained:,} unexplained)"
+    row = [entity.entity or "?", *(f"{count:,}" for count in counts), duplicates]
+    row.append(f"{entity.unexpected:,}")
+    return row + [", ".join(map(_outage, entity.outages))] * has_outages
 
 
 def _outage(outage: Outage) -> str:
@@ -135,7 +137,7 @@ def _outage(outage: Outage) -> str:
 
 
 def _remarks(answer: Reconciliation) -> list[str]:
-    remarks = [f"Used: {', '.join(answer.sources.names)}."]
+    remarks = [f"Sources: {', '.join(answer.sources.names)}."]
     remarks += answer.sources.unproven()
     remarks += answer.notes
     hidden = len(answer.differences) - SHOWN_MAX

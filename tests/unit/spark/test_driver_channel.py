@@ -199,7 +199,7 @@ async def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next() -> N
 async def test_a_desk_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "ASK_TIMEOUT_S", 0.1)
     async with open_desk(Book()) as address, DriverChannelClient(address) as line:
-        with pytest.raises(OperationTimeout, match="did not answer"):
+        with pytest.raises(OperationTimeout):
             await line.ask("slow", delay_s=0.25)
         monkeypatch.setattr(channel_module, "ASK_TIMEOUT_S", 5.0)
         assert (await line.ask("next", mark=7))["mark"] == 7
@@ -213,7 +213,7 @@ async def test_closing_ends_what_is_being_asked() -> None:
         await asyncio.sleep(0.05)
         await channel.close()
         await channel.close()
-        with pytest.raises(CommunicationError, match="ended the connection"):
+        with pytest.raises(CommunicationError):
             await asking
         with pytest.raises(CommunicationError):
             await line.ask("again")
@@ -223,13 +223,11 @@ async def test_a_closed_desk_is_told_in_a_sentence() -> None:
     channel = DriverChannel(Book().handle)
     address = await channel.start()
     await channel.close()
-    with pytest.raises(
-        CommunicationError, match=f"not reached at 127.0.0.1:{address.port}"
-    ) as told:
+    with pytest.raises(CommunicationError, match=f"127.0.0.1:{address.port}") as caught:
         async with DriverChannelClient(address):
             pass
-    assert "driverHost" in str(told.value)
-    assert address.nonce not in str(told.value)
+    assert "driverHost" in caught.value.hint
+    assert address.nonce not in str(caught.value)
 
 
 @pytest.mark.parametrize("turns", range(8))

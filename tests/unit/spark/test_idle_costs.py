@@ -153,7 +153,7 @@ class Reference:
         self._driver = driver
 
     @asynccontextmanager
-    async def opened(self, **_books: Any) -> AsyncIterator[Any]:
+    async def open(self, **_books: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(driver=self._driver, management=self)
 
     async def list_queues(self, _prefix: str) -> AsyncIterator[Any]:

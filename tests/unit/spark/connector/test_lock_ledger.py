@@ -76,7 +76,7 @@ def test_one_reader_receives_and_others_wait() -> None:
 def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
     """S2: a task that was cut off yields nothing that its successor does not have."""
     holding = held(1)
-    assert holding.heard(ORDER, "first", 103)
+    assert holding.note_alive(ORDER, "first", 103)
     assert holding.begin(ORDER, "second", 103 + LEASE_S - 0.1) is ReadPermission.WAIT
     assert holding.begin(ORDER, "second", 103 + LEASE_S) is ReadPermission.GO
 
@@ -88,11 +88,11 @@ def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
 def test_the_progress_of_a_reader_is_what_it_says_or_its_end() -> None:
     holding = held(1)
     seen = [holding.progress(ORDER)]
-    assert holding.heard(ORDER, "first", 101, read_count=500)
+    assert holding.note_alive(ORDER, "first", 101, read_count=500)
     seen.append(holding.progress(ORDER))
-    assert holding.heard(ORDER, "first", 102, read_count=500)
+    assert holding.note_alive(ORDER, "first", 102, read_count=500)
     assert holding.progress(ORDER) == seen[-1]
-    assert not holding.heard(ORDER, "second", 102, read_count=9)
+    assert not holding.note_alive(ORDER, "second", 102, read_count=9)
     assert holding.progress(ORDER) == seen[-1]
     holding.leave(ORDER, "first")
     assert holding.begin(ORDER, "second", 103) is ReadPermission.GO

@@ -247,8 +247,8 @@ def _check_text(kind: RefKind, text: str, role: str) -> str:
             hint="Use the form package.module:callable",
         )
     # If the options were confused, Spark would show the secret as a name or a path.
-    looks_secret = any(word in text.lower() for word in ("endpoint=", "sharedaccess"))
-    if kind is not RefKind.RAW and looks_secret:
+    has_secret = any(word in text.lower() for word in ("endpoint=", "sharedaccess"))
+    if kind is not RefKind.RAW and has_secret:
         raise ConfigurationError(
             f"The option {option} contains a connection string instead of a reference to one",
             hint="Store the connection string in a file or an environment variable, and set the "

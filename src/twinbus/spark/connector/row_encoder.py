@@ -93,7 +93,7 @@ _ALLOWED_TYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 _OF_DEAD_LETTERS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
-# AMQP's own default: a message says the same without it.
+# AMQP's own default: it need not be sent.
 _PRIORITY_DEFAULT: Final = 4
 _MS: Final = timedelta(milliseconds=1)
 

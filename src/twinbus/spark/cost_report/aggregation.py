@@ -28,7 +28,7 @@ _RUN: Final = ("namespace", "source", "run")
 _SUM: Final = (*_RUN, "entity", "operation", "minute")
 _ENTITY: Final = ("minute", "namespace", "source", "entity", "operation")
 _SHORT: Final = ("day", *_RUN, "operation")
-# Made once: of a bare number Arrow asks each time whether it is one of pandas.
+# Created once: for a plain number Arrow checks each time whether it is a pandas object.
 _ZERO: Final = pa.scalar(0, pa.int64())
 _ONE: Final = pa.scalar(1, pa.int64())
 _TRUE: Final = pa.scalar(True)

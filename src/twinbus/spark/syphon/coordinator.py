@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SyphonCoordinator"]
 
-LOOK_INTERVAL_S: Final = 0.2
+CONTROL_INTERVAL_S: Final = 0.2
 """How often control.json is checked while nothing happens."""
 STATUS_INTERVAL_S: Final = 0.5
 OTHERS_WAIT_S: Final = 2.0
@@ -150,7 +150,7 @@ class SyphonCoordinator:
             await self._close_namespaces()
             self._set_doing("stopped")
             if not once:
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                await asyncio.sleep(CONTROL_INTERVAL_S)
             return epoch
         self._remember(epoch + 1, orders)
         return epoch + 1
@@ -189,7 +189,7 @@ class SyphonCoordinator:
             if not control.is_paused and not dispatcher.pause_s(now_s):
                 return dispatcher.orders({}, now_s)
             self._set_doing("paused" if control.is_paused else "waiting")
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(CONTROL_INTERVAL_S)
 
     async def _wait_for_work(self) -> list[WorkOrder]:
         while True:
@@ -200,10 +200,10 @@ class SyphonCoordinator:
             if control.is_paused:
                 await self._stop_polling()
                 self._set_doing("paused")
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                await asyncio.sleep(CONTROL_INTERVAL_S)
             elif self._dispatcher.pause_s(self._now_s()) > 0:
                 self._set_doing("waiting")
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                await asyncio.sleep(CONTROL_INTERVAL_S)
             elif self._dispatcher.is_primary_unreachable:
                 await self._stop_polling()
                 self._set_doing("primary away")
@@ -221,7 +221,7 @@ class SyphonCoordinator:
         busy = self._dispatcher.busy(now_s)
         self._watcher.start_polling(queue for queue in self._dispatcher.queues if queue not in busy)
         due_s = self._dispatcher.next_due_s(now_s)
-        wait_s = LOOK_INTERVAL_S if due_s is None else min(LOOK_INTERVAL_S, due_s - now_s)
+        wait_s = CONTROL_INTERVAL_S if due_s is None else min(CONTROL_INTERVAL_S, due_s - now_s)
         if wait_s > 0:
             self._set_doing("waiting")
         ready = await self._watcher.ready(max(0.0, wait_s))
@@ -313,7 +313,7 @@ class SyphonCoordinator:
     async def _probe_if_due(self) -> None:
         due_s = self._dispatcher.next_due_s(self._now_s())
         if due_s is not None and due_s > self._now_s():
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(CONTROL_INTERVAL_S)
             return
         from twinbus.mover.destination_senders import DestinationSenders
         from twinbus.mover.primary_probe import PROBE_PATH, any_destination_reachable

@@ -509,9 +509,9 @@ def test_a_time_to_live_above_49_days_counts_from_now() -> None:
 def test_what_no_service_would_take_is_refused(
     columns: dict[str, Any], name: str, value: str
 ) -> None:
-    with pytest.raises(InvalidMessage, match=value) as caught:
+    with pytest.raises(InvalidMessage) as caught:
         encode_rows(batch_of(body=[b"body"], **columns), now_ms=NOW_MS)
-    assert caught.value.name == name
+    assert caught.value.name == name and value in str(caught.value)
 
 
 def test_what_is_no_amqp_value_is_refused_when_it_is_said_to_be_one() -> None:

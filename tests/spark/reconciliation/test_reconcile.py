@@ -205,10 +205,10 @@ def test_the_logs_are_read_after_the_look(
 @pytest.mark.parametrize(
     ("sources", "arguments", "sentence"),
     [
-        ({"primary": "primary"}, ["--pair", "hmoe"], "no line of the broker of hmoe"),
-        ({"primary": "secondary", "client": "client"}, ["--pair", "home"], "of the broker of home"),
-        ({"secondary": "primary", "client": "client"}, ["--pair", "home"], "of another broker"),
-        ({"client": "secondary"}, ["--pair", "home"], "no line of a client of home"),
+        ({"primary": "primary"}, ["--pair", "hmoe"], "by the broker of hmoe"),
+        ({"primary": "secondary", "client": "client"}, ["--pair", "home"], "by the broker of home"),
+        ({"secondary": "primary", "client": "client"}, ["--pair", "home"], "by another broker"),
+        ({"client": "secondary"}, ["--pair", "home"], "by a client of home"),
     ],
 )
 def test_logs_of_somebody_else_are_refused(

@@ -1,9 +1,10 @@
-"""An application of azure-servicebus with one changed line: the import of its client.
+"""An application that uses azure-servicebus, with one changed line: the import of its client.
 
     $ export SERVICEBUS_CONNECTION_STRING=... SERVICEBUS_SECONDARY_CONNECTION_STRING=...
     $ printf '1 coffee\n2 teas\n' | python examples/drop_in.py
 
-While the primary is away orders go to the secondary, and `twinbus syphon` brings them home.
+While the primary is unreachable orders go to the backlog on the secondary. `twinbus syphon` moves
+them to the primary when it is reachable again.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from collections.abc import Iterable
 
 from azure.servicebus import ServiceBusMessage
 
-# It was: from azure.servicebus import ServiceBusClient
+# Before: from azure.servicebus import ServiceBusClient
 from twinbus.azure import PairedServiceBusClient as ServiceBusClient
 from twinbus.azure import Pairing
 
 
 def send_orders(address: str, orders: Iterable[str], pairing: Pairing | None = None) -> int:
-    """Send each order, and say how many there were.
+    """Send each order, and return how many there were.
 
-    Without ``pairing`` the secondary is the one that the environment names.
+    Without ``pairing`` an environment variable names the secondary.
     """
     count = 0
     with (

@@ -1,10 +1,10 @@
-"""An order service that takes orders without a network: its secondary is its own disk.
+"""An order service that accepts orders without a network: its secondary is its own disk.
 
     $ export SERVICEBUS_CONNECTION_STRING=...
     $ printf '1 coffee\n2 teas\n' | python examples/order_service.py ./spool
 
-Every line is an order. While the queue ``orders`` cannot be reached, orders wait in ./spool, and
-go to the queue as soon as it is back: in this run, or in the next one.
+Every line is an order. While the queue ``orders`` is unreachable, orders wait in ./spool, and are
+moved to the queue as soon as it is reachable again: in this run, or in the next one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATIENCE_S = 10.0
 
 
 async def take_orders(primary_text: str, spool: Path, orders: Iterable[str]) -> int:
-    """Take every order; the number of those that still wait on the disk in the end."""
+    """Send every order; returns how many still wait on the disk at the end."""
     async with (
         EmbeddedNamespace("spool", data_directory=spool) as disk,
         MessagingFactory.from_connection_string(primary_text) as primary,
@@ -41,20 +41,21 @@ async def take_orders(primary_text: str, spool: Path, orders: Iterable[str]) -> 
             failover_interval=timedelta(0),
             ping_primary_interval=timedelta(seconds=1),
             enable_syphon=True,
-            syphon=SyphonHosting("local"),  # It brings orders home from this process.
-            namespace_name="shop",  # What the primary is called here, also while it is away.
+            syphon=SyphonHosting("local"),  # It moves orders to the primary in this process.
+            namespace_name="shop",  # The primary's name here, also while it is unreachable.
         )
         await primary.pair_namespace(options)
         queue = primary.create_queue_client("orders")
         for order in orders:
-            await queue.send(BrokeredMessage(order.encode()))  # It is on a disk now, here or there.
-            where = "kept here" if primary.health("orders").is_diverted else "sent"
+            # When send() returns, the order is stored durably: in the queue, or in ./spool.
+            await queue.send(BrokeredMessage(order.encode()))
+            where = "diverted" if primary.health("orders").is_diverted else "sent"
             print(f"{where}: {order}", flush=True)
-        return await _until_home(primary)
+        return await _wait_for_syphon(primary)
 
 
-async def _until_home(primary: MessagingFactory) -> int:
-    """Give what waits a moment to go home."""
+async def _wait_for_syphon(primary: MessagingFactory) -> int:
+    """Give the syphon some seconds to move the orders that wait."""
     for _ in range(int(PATIENCE_S)):
         waiting = sum(queue.messages or 0 for queue in await primary.backlog())
         if not waiting or any(each.is_diverted for each in primary.failovers()):
@@ -67,4 +68,4 @@ if __name__ == "__main__":
     lines = (line.strip() for line in sys.stdin)
     address = os.environ["SERVICEBUS_CONNECTION_STRING"]
     left = asyncio.run(take_orders(address, Path(sys.argv[1]), lines))
-    print(f"{left} wait here for the next run" if left else "all are in the queue")
+    print(f"{left} orders wait in the spool" if left else "all orders are in the queue")

@@ -1,4 +1,4 @@
-"""An outage drill: the primary is killed and comes back; nothing may fail and nothing be lost.
+"""An outage drill: the primary is killed and restarted; no send may fail, no message may be lost.
 
     $ python examples/outage_drill.py
 
@@ -26,7 +26,7 @@ from twinbus.aio import (
 from twinbus.testing import BrokerProcessHandle
 
 ORDERS = 300
-HOME_S_MAX = 60.0
+ARRIVAL_S_MAX = 60.0
 
 
 async def drill(directory: Path) -> bool:
@@ -40,13 +40,13 @@ async def drill(directory: Path) -> bool:
             orders = primary.create_queue_client("orders")
             sent = await send(orders, range(ORDERS // 3))
 
-            print(f"kill -9 {east.pid}: the primary is gone")
+            print(f"kill -9 {east.pid}: the primary has been killed")
             await asyncio.to_thread(east.kill)
             sent |= await send(orders, range(ORDERS // 3, 2 * ORDERS // 3))
-            print(f"{primary.health('orders').messages_diverted} went to the backlog")
+            print(f"{primary.health('orders').messages_diverted} messages diverted to the backlog")
 
             await asyncio.to_thread(east.restart)
-            print("the primary is back")
+            print("the primary has been restarted")
             sent |= await send(orders, range(2 * ORDERS // 3, ORDERS))
             arrived = await receive(orders, sent)
     print(f"sent {len(sent)}, arrived {len(arrived)}, lost {len(sent - arrived)}")
@@ -54,7 +54,7 @@ async def drill(directory: Path) -> bool:
 
 
 def paired_with(west: BrokerProcessHandle) -> SendAvailabilityPairedNamespaceOptions:
-    """The options of a pair that fails over at once, and brings its backlog home by itself."""
+    """The options of a pair that fails over at once and hosts its own syphon."""
     return SendAvailabilityPairedNamespaceOptions(
         NamespaceManager.from_connection_string(west.connection_string),
         MessagingFactory.from_connection_string(west.connection_string),
@@ -73,9 +73,9 @@ async def send(orders: QueueClient, numbers: range) -> set[str]:
 
 
 async def receive(orders: QueueClient, wanted: set[str]) -> set[str]:
-    """Receive until all that is wanted has arrived. A copy that comes twice counts once."""
+    """Receive until all wanted ids have arrived. A duplicate counts once."""
     arrived: set[str] = set()
-    end_s = time.monotonic() + HOME_S_MAX
+    end_s = time.monotonic() + ARRIVAL_S_MAX
     while not wanted <= arrived and time.monotonic() < end_s:
         for message in await orders.receive_batch(100, max_wait_time=1):
             arrived.add(str(message.message_id))

@@ -1,9 +1,9 @@
-"""A Spark script that reads a queue into Parquet, and ends when it has read what was there.
+"""A Spark script that reads a queue into Parquet, and ends when it has read all messages.
 
     $ python examples/queue_to_parquet.py /etc/shop/servicebus orders ./orders-table
 
-The first argument is a file with a connection string: Spark is told where the secret is, not what
-it is. A message is settled when its rows are written; run it again for what has come since.
+The first argument is a file with a connection string: Spark gets the path of the secret, not the
+secret. A message is settled when its row is written; run the script again for new messages.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from twinbus.spark import local_session, register
 
 
-def pour(spark: SparkSession, secret_file: Path, queue: str, table: Path) -> int:
-    """Append what is in the queue to the table; the number of its rows afterwards."""
+def append_messages(spark: SparkSession, secret_file: Path, queue: str, table: Path) -> int:
+    """Append the messages of the queue to the table; returns the number of its rows."""
     register(spark)
     messages = (
         spark.readStream.format("servicebus")
@@ -44,6 +44,6 @@ def pour(spark: SparkSession, secret_file: Path, queue: str, table: Path) -> int
 
 if __name__ == "__main__":
     session = local_session("queue to parquet")
-    rows = pour(session, Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    rows = append_messages(session, Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
     print(f"{sys.argv[3]} has {rows} rows")
     session.stop()

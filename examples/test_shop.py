@@ -1,6 +1,6 @@
 """A shop and its tests: `pip install 'twinbus[azure]' pytest`, then `pytest test_shop.py`.
 
-The fixtures `servicebus` and `servicebus_pair` come with twinbus. Nothing has to be started.
+The fixtures `servicebus` and `servicebus_pair` come with twinbus. No broker has to be started.
 """
 
 from datetime import timedelta
@@ -12,7 +12,7 @@ from twinbus.azure import PairedServiceBusClient, Pairing
 
 
 def place_order(client, text):
-    """What the shop answers to a customer."""
+    """The shop's answer to a customer."""
     try:
         with client.get_queue_sender("orders") as sender:
             sender.send_messages(ServiceBusMessage(text), timeout=5)
@@ -21,14 +21,14 @@ def place_order(client, text):
     return "thank you"
 
 
-def test_an_order_is_taken(servicebus):
+def test_an_order_is_accepted(servicebus):
     orders = servicebus.queue("orders")
     with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
         assert place_order(client, "1 coffee") == "thank you"
     assert orders.active_message_count == 1
 
 
-def test_without_a_pair_an_outage_is_felt(servicebus):
+def test_without_a_pair_an_outage_is_visible(servicebus):
     orders = servicebus.queue("orders")
     client = ServiceBusClient.from_connection_string(servicebus.connection_string, retry_total=0)
     with client, servicebus.outage("cannot-send", entity="orders"):
@@ -36,7 +36,7 @@ def test_without_a_pair_an_outage_is_felt(servicebus):
     assert orders.active_message_count == 0
 
 
-def test_with_a_pair_it_is_not(servicebus_pair):
+def test_with_a_pair_an_outage_is_not_visible(servicebus_pair):
     primary, secondary = servicebus_pair.primary, servicebus_pair.secondary
     primary.queue("orders")
     pairing = Pairing(
@@ -51,11 +51,11 @@ def test_with_a_pair_it_is_not(servicebus_pair):
             assert place_order(client, "2 teas") == "thank you"
 
 
-def test_an_order_that_nobody_picks_up_expires(servicebus):
+def test_an_order_that_is_not_received_expires(servicebus):
     orders = servicebus.queue("orders", default_ttl_ms=900_000)
     with ServiceBusClient.from_connection_string(servicebus.connection_string) as client:
         place_order(client, "1 coffee")
-        servicebus.advance(timedelta(minutes=16))  # It takes no time.
+        servicebus.advance(timedelta(minutes=16))  # It sets the broker's clock, without waiting.
         with client.get_queue_receiver("orders") as receiver:
             assert receiver.receive_messages(max_wait_time=1) == []
     assert orders.active_message_count == 0

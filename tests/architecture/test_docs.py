@@ -23,7 +23,7 @@ from twinbus.encoding.envelope import Reason
 from twinbus.errors import ConfigurationError
 from twinbus.mover.planning.receipts import ReceiptOutcome
 from twinbus.pairing.syphon_hosting import SyphonHosting
-from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef
+from twinbus.spark.connection_refs import NamespaceRef, option_names
 from twinbus.spark.connector.column_types import TYPE_NAMES
 from twinbus.spark.connector.message_columns import COLUMNS
 from twinbus.spark.connector.options import READ_OPTIONS, WRITE_OPTIONS
@@ -203,7 +203,7 @@ def backlog_options() -> list[str]:
 @pytest.mark.parametrize(
     ("marker", "names"),
     [
-        ("options: namespace", list(OPTION_NAMES())),
+        ("options: namespace", list(option_names())),
         ("options: read", list(READ_OPTIONS)),
         ("options: write", list(WRITE_OPTIONS)),
         ("options: syphon", syphon_options()),

@@ -83,6 +83,6 @@ def test_a_python_of_spark_without_twinbus_is_told_in_one_sentence(
             attempt()
         assert str(refused.value) == (
             f"Spark's Python {python!r} cannot import twinbus. Set PYSPARK_PYTHON={sys.executable} "
-            "before the session is made, or install twinbus[spark] for that Python."
+            "before the session is created, or install twinbus[spark] for that Python."
         )
         assert refused.value.__suppress_context__

@@ -54,10 +54,10 @@ def test_a_newer_java_will_do(tmp_path: Path, says: str, major: int) -> None:
 @pytest.mark.parametrize(
     ("says", "exit_code", "error"),
     [
-        ('java version "1.8.0_292"', 0, "needs Java 17 or later and .* is Java 8"),
+        ('java version "1.8.0_292"', 0, "Java 17 or later.* is Java 8"),
         ('openjdk version "11.0.2"', 0, "is Java 11"),
-        ("who knows", 0, "does not tell its version"),
-        ("broken", 1, "does not run"),
+        ("unknown", 0, "version"),
+        ("broken", 1, "cannot be executed"),
     ],
 )
 def test_a_java_that_will_not_do_is_said_in_a_sentence(
@@ -69,9 +69,9 @@ def test_a_java_that_will_not_do_is_said_in_a_sentence(
 
 def test_no_java_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_module, "PACKAGE", "a_package_that_nobody_has")
-    with pytest.raises(ConfigurationError, match=r"none was found. Install OpenJDK 17"):
+    with pytest.raises(ConfigurationError, match="Install OpenJDK 17"):
         find_java({"PATH": str(tmp_path)})
-    with pytest.raises(ConfigurationError, match="where no Java is"):
+    with pytest.raises(ConfigurationError, match=f"JAVA_HOME '{tmp_path}'"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
@@ -92,14 +92,14 @@ def test_the_java_from_pip_is_taken_when_there_is_no_other(tmp_path: Path, on_pa
 
 
 def test_a_java_home_that_somebody_set_is_taken_at_its_word(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="where no Java is"):
+    with pytest.raises(ConfigurationError, match=f"JAVA_HOME '{tmp_path}'"):
         find_java({"JAVA_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
 
 
 def test_the_java_from_pip_needs_a_directory_of_its_own(tmp_path: Path) -> None:
     taken = tmp_path / "file"
     taken.touch()
-    with pytest.raises(ConfigurationError, match="without a cache directory"):
+    with pytest.raises(ConfigurationError, match="XDG_CACHE_HOME"):
         find_java({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(taken)})
 
 
@@ -304,7 +304,7 @@ def test_preparing_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
 
-    with pytest.raises(ConfigurationError, match="no directory"):
+    with pytest.raises(ConfigurationError, match="XDG_CACHE_HOME"):
         prepare()
 
 

@@ -1,22 +1,22 @@
-"""Where a namespace is and how to get in, said so that Spark may show it to anybody.
+"""References to a namespace and its credential, which Spark may show to every user.
 
     connectionStringEnv       the name of an environment variable, in the process that connects
     connectionStringFile      a file, on the machine that connects
     credentialProvider        "package.module:callable", called in the process that connects
     fullyQualifiedNamespace   a host; the credential is the identity of the machine that connects
-    connectionString          the secret itself: for trying things out on one machine
+    connectionString          the secret itself: for tests on one machine
 
 A reference travels in options, plans and partitions; the secret is read where it is needed. For
 one of several namespaces the options carry its role: ``primaryConnectionStringEnv``.
 
 A raw connection string is accepted with a warning, and is for local masters. A task in another JVM
 than the driver's refuses to connect with it; by then Spark has carried it there, inside the
-pickled reader or writer. It cannot be refused sooner: Spark does not tell its Python processes
-which master it has, but gives all processes of one JVM the same scratch directories, with a
-random name.
+pickled reader or writer. It cannot be refused sooner: Spark's Python processes do not get the
+master's address, but all processes of one JVM have the same scratch directories, with a random
+name.
 
-Rule 1: a secret is read when a connection is opened, in that process, and kept by nobody else.
-Rule 2: no secret is in a repr or an error; an error of a provider is told by its type alone.
+Rule 1: a secret is read when a connection is opened, in that process, and kept in no other one.
+Rule 2: no secret is in a repr or an error; of a provider's error only the type is reported.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from twinbus.pairing.client.driver_name import DriverName
     from twinbus.pairing.client.namespace_connection import NamespaceConnection
 
-__all__ = ["OPTION_NAMES", "NamespaceRef", "RefKind"]
+__all__ = ["NamespaceRef", "RefKind", "option_names"]
 
 _LOG = logging.getLogger("twinbus.spark.references")
 
@@ -70,7 +70,7 @@ class RefKind(StrEnum):
     RAW = "connectionString"
 
 
-def OPTION_NAMES(role: str = "") -> tuple[str, ...]:
+def option_names(role: str = "") -> tuple[str, ...]:
     """The options that name a namespace, as they are documented; Spark ignores their case."""
     return tuple(_with_role(name, role) for name in (*RefKind, _CA_FILE, _MANAGEMENT_PORT))
 
@@ -91,22 +91,22 @@ class NamespaceRef:
         shown = "..." if self.kind is RefKind.RAW else repr(self.text)
         return f"NamespaceRef({self.kind.value}={shown})"
 
-    # -- named ----------------------------------------------------------------------------
+    # -- options --------------------------------------------------------------------------
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], *, role: str = "") -> NamespaceRef:
-        """What the options of a data source say; other options are not looked at."""
-        given = {name.lower(): value.strip() for name, value in options.items()}
-        said = {kind: given.get(_with_role(kind, role).lower(), "") for kind in RefKind}
-        kinds = [kind for kind, text in said.items() if text]
+        """The namespace that the options of a data source name; other options are ignored."""
+        lowered = {name.lower(): value.strip() for name, value in options.items()}
+        texts = {kind: lowered.get(_with_role(kind, role).lower(), "") for kind in RefKind}
+        kinds = [kind for kind, text in texts.items() if text]
         if len(kinds) != 1:
             raise _not_one(kinds, role)
         return cls(
             kinds[0],
-            _checked(kinds[0], said[kinds[0]], role),
-            given.get(_with_role(_CA_FILE, role).lower()) or None,
-            _port(given.get(_with_role(_MANAGEMENT_PORT, role).lower()), role),
-            _accepted(_with_role(RefKind.RAW, role)) if kinds[0] is RefKind.RAW else None,
+            _check_text(kinds[0], texts[kinds[0]], role),
+            lowered.get(_with_role(_CA_FILE, role).lower()) or None,
+            _parse_port(lowered.get(_with_role(_MANAGEMENT_PORT, role).lower()), role),
+            _accept_raw(_with_role(RefKind.RAW, role)) if kinds[0] is RefKind.RAW else None,
         )
 
     @classmethod
@@ -126,9 +126,9 @@ class NamespaceRef:
             options[_MANAGEMENT_PORT] = str(self.administration_port)
         return {_with_role(name, role): text for name, text in options.items()}
 
-    # -- opened ---------------------------------------------------------------------------
+    # -- connections ----------------------------------------------------------------------
 
-    def opened(
+    def open(
         self,
         *,
         metering: str | None = None,
@@ -137,16 +137,16 @@ class NamespaceRef:
         driver: DriverName = "amqp",
     ) -> AbstractAsyncContextManager[NamespaceConnection]:
         """The namespace, for as long as the context lasts; the secret is read on entering.
-        ``metering`` is a directory for books, ``keep_days`` how long files in it are kept, and
-        ``name`` the namespace's in them. ``driver`` is the library for messages."""
+        ``metering`` is the directory for operations logs, ``keep_days`` how long files in it are
+        kept, and ``name`` the namespace's name in them. ``driver`` is the library for messages."""
         directory = None if metering is None else Path(metering)
-        return self._opened(directory, keep_days, name, driver)
+        return self._open(directory, keep_days, name, driver)
 
     @asynccontextmanager
-    async def _opened(
+    async def _open(
         self, metering: Path | None, keep_days: int | None, name: str | None, driver: DriverName
     ) -> AsyncIterator[NamespaceConnection]:
-        # Most of Spark's processes only pass a reference on: they are spared the drivers.
+        # Most of Spark's processes only pass a reference on: they need not load the drivers.
         from twinbus.pairing.client.namespace_connection import open_namespace, open_namespace_with
 
         ca_file = None if self.ca_file is None else Path(self.ca_file)
@@ -162,7 +162,7 @@ class NamespaceRef:
                 driver=driver,
             )
         else:
-            parsed, credential = await self._resolved()
+            parsed, credential = await self._resolve()
             opening = open_namespace_with(
                 parsed,
                 credential,
@@ -176,7 +176,7 @@ class NamespaceRef:
         async with opening as namespace:
             yield namespace
 
-    async def _resolved(self) -> tuple[ConnectionString, Credential | IdentityCredential]:
+    async def _resolve(self) -> tuple[ConnectionString, Credential | IdentityCredential]:
         match self.kind:
             case RefKind.ENV:
                 found: Any = _from_environment(self.text)
@@ -199,8 +199,8 @@ class NamespaceRef:
         here = _own_jvm()
         if self.jvm is not None and here is not None and self.jvm != here:
             raise ConfigurationError(
-                f"{RefKind.RAW.value} is for local masters, and this task runs in another process "
-                "than the driver",
+                f"{RefKind.RAW.value} is for local masters only; this task does not run in the "
+                "driver's JVM",
                 hint=f"Use {RefKind.FILE.value}, {RefKind.ENV.value} or {RefKind.PROVIDER.value}",
             )
 
@@ -209,15 +209,15 @@ class NamespaceRef:
 
 
 def _own_jvm() -> str | None:
-    """What tells this JVM's Python processes from those of others; None outside of Spark."""
+    """A value that all Python processes of this JVM share, and no others; None outside of Spark."""
     return os.environ.get("SPARK_LOCAL_DIRS") or None
 
 
 @cache
-def _accepted(option: str) -> str | None:
-    """Told once for each process."""
+def _accept_raw(option: str) -> str | None:
+    """Warned of once for each process."""
     _LOG.warning(
-        "%s holds a secret that Spark carries around with the query: use %s, %s or %s",
+        "Option %s contains a secret, which Spark copies to every task: use %s, %s or %s",
         option,
         *(kind.value for kind in (RefKind.FILE, RefKind.ENV, RefKind.PROVIDER)),
     )
@@ -233,36 +233,39 @@ def _not_one(kinds: list[RefKind], role: str) -> ConfigurationError:
     best = ", ".join(_with_role(kind, role) for kind in RefKind if kind is not RefKind.RAW)
     whose = f"the {role} namespace" if role else "the namespace"
     if not names:
-        return ConfigurationError(f"the options do not name {whose}", hint=f"Give one of {best}")
+        return ConfigurationError(f"No option names {whose}", hint=f"Set one of {best}")
     return ConfigurationError(
-        f"the options name {whose} {len(names)} times: {', '.join(names)}", hint="Keep one of them"
+        f"{len(names)} options name {whose}: {', '.join(names)}", hint="Set only one of them"
     )
 
 
-def _checked(kind: RefKind, text: str, role: str) -> str:
+def _check_text(kind: RefKind, text: str, role: str) -> str:
     option = _with_role(kind, role)
     if kind is RefKind.PROVIDER and not _PROVIDER.fullmatch(text):
         raise ConfigurationError(
-            f"{option} is not the name of a callable", hint="Write it as package.module:callable"
+            f"Invalid value for the option {option}: not the name of a callable",
+            hint="Use the form package.module:callable",
         )
-    # Whoever confuses the options would have the secret shown as a name or a path.
-    looks_secret = any(word in text.lower() for word in ("endpoint=", "sharedaccess"))
-    if kind is not RefKind.RAW and looks_secret:
+    # If the options were confused, Spark would show the secret as a name or a path.
+    has_secret = any(word in text.lower() for word in ("endpoint=", "sharedaccess"))
+    if kind is not RefKind.RAW and has_secret:
         raise ConfigurationError(
-            f"{option} holds a connection string instead of a reference to one",
-            hint="Put the connection string where the option's name says, and name that place",
+            f"The option {option} contains a connection string instead of a reference to one",
+            hint="Store the connection string in a file or an environment variable, and set the "
+            "option to its name",
         )
     if kind is RefKind.HOST:
         namespace_at(text)
     return text
 
 
-def _port(text: str | None, role: str) -> int | None:
+def _parse_port(text: str | None, role: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,4}", text, re.ASCII) or int(text) > 65_535:
         raise ConfigurationError(
-            f"{_with_role(_MANAGEMENT_PORT, role)} is not a number from 1 to 65535"
+            f"Invalid value for the option {_with_role(_MANAGEMENT_PORT, role)}",
+            hint="Use a number from 1 to 65535",
         )
     return int(text)
 
@@ -274,15 +277,15 @@ def _from_environment(name: str) -> str:
     text = os.environ.get(name, "")
     if not text.strip():
         raise ConfigurationError(
-            f"the environment variable {name!r} is not set in the process that connects",
-            hint="Executors connect, too: set it on every worker, or use connectionStringFile",
+            f"The environment variable {name!r} is not set in the process that connects",
+            hint="Executors connect as well: set it on every worker, or use connectionStringFile",
         )
     return text
 
 
 def _from_file(path: str) -> str:
     try:
-        # A pipe in the file's place must not make a task wait for its writer.
+        # If the path is a pipe, a task must not wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
             mode = os.fstat(descriptor).st_mode
@@ -290,11 +293,14 @@ def _from_file(path: str) -> str:
             content = file.read(CONNECTION_STRING_LENGTH_MAX * 2) if is_file else b""
     except OSError as error:
         raise ConfigurationError(
-            f"the connection string's file {path!r} cannot be read: {error.strerror}",
-            hint="It must be there for the user of every process that connects",
+            f"The connection string file {path!r} cannot be read: {error.strerror}",
+            hint="Make it readable for the user of every process that connects",
         ) from None
     if not is_file:
-        raise ConfigurationError(f"{path!r} is not a regular file with a connection string")
+        raise ConfigurationError(
+            f"{path!r} is not a regular file",
+            hint="Name a file that contains the connection string",
+        )
     if mode & _READABLE_BY_OTHERS and os.name == "posix":
         _warn_of_readers(path)
     try:
@@ -302,14 +308,14 @@ def _from_file(path: str) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text:
-        raise ConfigurationError(f"the file {path!r} holds no connection string")
+        raise ConfigurationError(f"The file {path!r} does not contain a connection string")
     return text
 
 
 @cache
 def _warn_of_readers(path: str) -> None:
     """Once for each file and process."""
-    _LOG.warning("other users can read the connection string in %s: chmod 600 it", path)
+    _LOG.warning("Other users can read the connection string in %s: run chmod 600 on it", path)
 
 
 async def _from_provider(name: str) -> Any:
@@ -320,15 +326,15 @@ async def _from_provider(name: str) -> Any:
     except ConfigurationError:
         raise
     except Exception as error:
-        # Its text, or what it was raised from, may hold what the provider has just read.
+        # Its text, or that of its cause, may contain the secret.
         raise ConfigurationError(
-            f"the credential provider {name!r} failed with {type(error).__name__}",
+            f"The credential provider {name!r} failed with {type(error).__name__}",
             hint="Call it in a Python shell on the machine that connects",
         ) from None
     if isinstance(found, str) or _is_pair(found):
         return found
     raise ConfigurationError(
-        f"the credential provider {name!r} returned a {type(found).__name__}",
+        f"The credential provider {name!r} returned a {type(found).__name__}",
         hint="Return a connection string, or a host name and a credential",
     )
 
@@ -339,11 +345,11 @@ def _provider(name: str) -> Callable[[], Any]:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"the credential provider {name!r} cannot be imported: {type(error).__name__}",
-            hint="Its package must be installed wherever a process connects",
+            f"The credential provider {name!r} cannot be imported: {type(error).__name__}",
+            hint="Install its package on every machine that connects",
         ) from None
     if not callable(found):
-        raise ConfigurationError(f"the credential provider {name!r} cannot be called")
+        raise ConfigurationError(f"The credential provider {name!r} is not callable")
     callable_found: Callable[[], Any] = found
     return callable_found
 

@@ -1,7 +1,7 @@
-"""What Spark says when something of ours has failed in one of its processes: one sentence.
+"""Spark's errors as one sentence, where code of ours has failed in one of Spark's processes.
 
-Spark wraps an error of a task or a source in the stack traces of Python and Java. The sentence
-that we wrote is in there, behind the name of its class. For what a user has to change, such as an
+Spark wraps an error of a task or a source in the stack traces of Python and Java. Our sentence is
+in that text, after the name of its class. For errors that a user has to correct, such as a wrong
 option, our sources leave Python's stack trace out.
 """
 
@@ -20,39 +20,39 @@ from twinbus.spark.runtime.worker_check import is_missing
 __all__ = ["SparkError", "sentence_in", "translate_spark_errors", "without_traceback"]
 
 _OURS: Final = re.compile(r"twinbus\.(?:service_)?errors\.\w+: (?P<sentence>[^\r\n]+)")
-# What stands before the reason, on a line of its own: which call of Java's it was.
+# The line before the reason: it names the Java call.
 _CALL: Final = re.compile(r"An error occurred while calling \S+\.\s*:?\s*")
 _NO_TWINBUS: Final = (
-    "a Python of Spark's workers cannot import twinbus. Install twinbus[spark] on every machine of "
-    "Spark, for the Python that PYSPARK_PYTHON names."
+    "The Python of a Spark worker cannot import twinbus. Install twinbus[spark] on every machine "
+    "of the cluster, for the Python that PYSPARK_PYTHON names."
 )
 _CLIPPED_AT: Final = 300
 ENDING_S_MAX: Final = 1.0
 
 
 class SparkError(TwinbusError):
-    """A query ended, or could not begin."""
+    """A query failed, or could not start."""
 
 
 def sentence_in(text: str) -> str:
-    """The sentence of our last error in what Spark says, or the first line of it."""
+    """The sentence of our last error in a text of Spark, or the first line of the text."""
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1]).rstrip()
     if is_missing(text):
         return _NO_TWINBUS
     lines = [line.strip() for line in _CALL.sub("", text, 1).splitlines() if line.strip()]
-    return lines[0][:_CLIPPED_AT] if lines else "Spark gave no reason"
+    return lines[0][:_CLIPPED_AT] if lines else "Spark reported no reason"
 
 
 @contextmanager
 def without_traceback() -> Iterator[None]:
-    """Have a process of Spark tell a wrong setting by its sentence alone."""
+    """Have a process of Spark report a wrong setting without a traceback."""
     try:
         yield
     except ConfigurationError:
-        # Spark looks at this when it writes the error down, and ends the process with it. The
-        # other variable is set in Spark's processes: nothing is changed in an application's.
+        # Spark reads this when it reports the error, and the process ends with it. The other
+        # variable is only set in Spark's processes: an application's own is not changed.
         if os.environ.get("SPARK_LOCAL_DIRS"):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
@@ -60,7 +60,7 @@ def without_traceback() -> Iterator[None]:
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Make Spark's errors a sentence."""
+    """Raise Spark's errors as SparkError, with one sentence."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -72,12 +72,12 @@ def translate_spark_errors() -> Iterator[None]:
         if isinstance(error, Py4JError) and not _is_jvm_gone():
             raise SparkError(sentence_in(str(error))) from error
         raise SparkError(
-            "the JVM of Spark is gone", hint="Start the syphon again: nothing is lost"
+            "The JVM of Spark has ended", hint="Start the syphon again. No message is lost"
         ) from error
 
 
 def _is_jvm_gone() -> bool:
-    """Whether it has ended, or does so now: a call that it did not answer says many things."""
+    """Whether it has ended, or ends now: an unanswered call can have other causes."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway

@@ -1,15 +1,12 @@
-"""register(): the data sources of twinbus in a session, and what Spark must not show.
-
-What Spark must not show: the settings that make it hide our secrets.
-
-Makes the connector known to a session, and the session careful with its options.
+"""register(): adds the data source to a session, and has Spark redact secrets.
 
 Spark finds the connector by itself where twinbus is installed (see pyspark_servicebus), when the
-first data source is looked up; register() does it for a session at once and hides secrets, too.
-It also asks whether Spark's processes can import twinbus: otherwise every load() would fail with
-their tracebacks.
+first data source is requested. register() adds it to a session at once and sets the expressions by
+which Spark redacts our secrets. It also checks whether Spark's processes can import twinbus:
+otherwise every load() would fail with their tracebacks.
 
-Rule 1: references (connectionStringEnv, …File) stay readable: they say which secret, not what.
+Rule 1: references (connectionStringEnv, …File) stay readable: they name a secret and do not
+        contain it.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ KEYS: Final = r"connection_?string$|shared_?access"
 PROPERTIES_REGEX: Final = f"{_CORE}|{KEYS}"
 """``spark.redaction.regex``: properties and environment variables, by name or value."""
 OPTIONS_REGEX: Final = f"(?i)url|secret|password|{KEYS}"
-"""``spark.sql.redaction.options.regex``: options of a data source; Spark's own word is url."""
+"""``spark.sql.redaction.options.regex``: options of a data source; Spark's own default is url."""
 STRING_REGEX: Final = (
     r"(?i)shared_?access_?(key|signature)\s*=[^;,\s\])}\"']+|\bsig=[^&;,\s\])}\"']+"
 )
@@ -39,7 +36,7 @@ STRING_REGEX: Final = (
 
 
 def with_ours(theirs: str | None, ours: str) -> str:
-    """Both expressions; what a user hides stays hidden."""
+    """Both expressions: what the user's own expression redacts stays redacted."""
     if not theirs or ours in theirs:
         return theirs or ours
     return f"({theirs})|({ours})"
@@ -60,8 +57,8 @@ def register(spark: SparkSession) -> None:
         source = import_module("twinbus.spark.connector.data_source").ServiceBusDataSource
     except ImportError as error:
         raise ConfigurationError(
-            f"the connector needs {error.name}, which is not installed",
-            hint="pip install 'twinbus[spark]'",
+            f"The connector requires {error.name}, which is not installed",
+            hint="Run: pip install 'twinbus[spark]'",
         ) from error
     spark.dataSource.register(source)
     check_workers(spark)

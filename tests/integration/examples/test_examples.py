@@ -41,7 +41,7 @@ def run(name: str, *arguments: str, **environment: str) -> str:
 def test_the_order_service_takes_orders_without_a_network(
     servicebus: NamespaceFixture, tmp_path: Path
 ) -> None:
-    """P17 and M8: they wait on the disk, and the next run brings them home."""
+    """P17 and M8: they wait on the disk, and the next run moves them to the queue."""
     queue = servicebus.queue("orders")
     address, spool = servicebus.connection_string, tmp_path / "spool"
     with servicebus.outage("refused"):
@@ -49,10 +49,10 @@ def test_the_order_service_takes_orders_without_a_network(
             "order_service.py", str(spool), SERVICEBUS_CONNECTION_STRING=address
         ).splitlines()
     assert said == [
-        "kept here: 1 coffee",
-        "kept here: 2 teas",
-        "kept here: 3 cakes",
-        "3 wait here for the next run",
+        "diverted: 1 coffee",
+        "diverted: 2 teas",
+        "diverted: 3 cakes",
+        "3 orders wait in the spool",
     ]
     assert queue.active_message_count == 0
 
@@ -94,7 +94,7 @@ async def test_the_drill_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFix
     assert await drill(tmp_path)
     said = capsys.readouterr().out
     assert "sent 300, arrived 300, lost 0" in said
-    assert "100 went to the backlog" in said
+    assert "100 messages diverted" in said
 
 
 def test_the_tests_of_the_shop_pass(pytester: pytest.Pytester) -> None:

@@ -256,7 +256,7 @@ def test_what_cannot_be_sent_is_refused_before_a_task_starts(
 def test_nothing_is_replaced(session: SparkSession, pair: SparkPair) -> None:
     rows = session.sql("select 'x' as body").write.format("servicebus").mode("overwrite")
 
-    with pytest.raises(Exception, match="cannot replace those of a queue"):
+    with pytest.raises(Exception, match=r"ConfigurationError.*cannot be replaced"):
         rows.option("connectionStringFile", str(pair.primary_file)).option("queue", "a").save()
 
 
@@ -264,7 +264,7 @@ def test_nothing_is_replaced(session: SparkSession, pair: SparkPair) -> None:
 
 
 def test_a_queue_that_is_not_there_is_named(session: SparkSession, pair: SparkPair) -> None:
-    with pytest.raises(Exception, match="writing to 'nowhere' failed"):
+    with pytest.raises(Exception, match="'nowhere' failed"):
         write(session.sql("select 'x' as body"), pair, queue="nowhere")
 
 
@@ -276,7 +276,7 @@ def test_a_message_too_large_is_named_and_its_partition_stays(
         "concat('m-', id) as messageId", "if(id = 77, repeat('x', 300000), 'small') as body"
     )
 
-    with pytest.raises(Exception, match=r"message 'm-77' has 300,\d{3} bytes and 'queue-"):
+    with pytest.raises(Exception, match=r"'m-77' has 300,\d{3} bytes; 'queue-"):
         write(rows.coalesce(1), pair, queue=queue)
 
     assert pair.primary.counts(queue)["active_message_count"] == 0

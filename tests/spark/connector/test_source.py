@@ -284,8 +284,8 @@ def test_a_batch_read_looks_and_takes_nothing(bench: Bench) -> None:
     ("options", "sentence"),
     [
         ({"queue": "nowhere"}, "nowhere"),
-        ({"queue": WITH_SESSIONS}, f"'{WITH_SESSIONS}' has sessions"),
-        ({"queuePattern": "no-such-*"}, "'no-such-*'"),
+        ({"queue": WITH_SESSIONS}, f"'{WITH_SESSIONS}' requires sessions"),
+        ({"queuePattern": "no-such-*"}, "queuePattern 'no-such-*'"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_a_sentence(
@@ -303,8 +303,8 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"queue": "a", "que": "b"}, "servicebus has no option 'que' here. Did you mean 'queue'?"),
-        ({}, "no option says what to read. Set exactly one of queue, queues,"),
+        ({"queue": "a", "que": "b"}, "Unknown option of servicebus: 'que'. Did you mean 'queue'?"),
+        ({}, "No option names what to read. Set exactly one of queue, queues,"),
     ],
 )
 @pytest.mark.parametrize("kind", ["stream", "batch"])
@@ -327,7 +327,7 @@ def test_wrong_options_of_a_write_are_refused_with_the_sentence_first(bench: Ben
     with pytest.raises(Exception, match="ConfigurationError") as refused:
         writer.mode("append").save()
     told = str(refused.value)
-    assert "twinbus.errors.ConfigurationError: servicebus has no option 'timeout' here." in told
+    assert "twinbus.errors.ConfigurationError: Unknown option of servicebus: 'timeout'." in told
     assert "Traceback" not in told
 
 
@@ -335,7 +335,7 @@ def test_a_look_at_a_queue_with_sessions_is_refused_as_a_stream_is(bench: Bench)
     """S1: with the same sentence."""
     name = f"{WITH_SESSIONS}-looked-at"
     bench.broker.create_queue(name, requires_session=True)
-    with pytest.raises(Exception, match=f"'{name}' has sessions"):
+    with pytest.raises(Exception, match=f"'{name}' requires sessions"):
         bench.batch(queue=name).collect()
 
 

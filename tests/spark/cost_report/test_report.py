@@ -259,7 +259,7 @@ def test_a_manifest_that_nobody_can_read_is_forgotten(tmp_path: Path, text: str)
     with CostState(tmp_path).held() as state:
         assert state.manifest == Manifest()
         with (
-            pytest.raises(ConfigurationError, match="report uses"),
+            pytest.raises(ConfigurationError, match="Another report uses"),
             CostState(tmp_path).held(),
         ):
             pass
@@ -317,6 +317,6 @@ def test_a_time_without_lines_is_told_in_a_sentence(
     """C3: nothing was counted, and that is said before anything is computed in vain."""
     times = {"begins": datetime(2026, 11, 17, tzinfo=UTC),
              "ends": datetime(2026, 11, 17, 5, tzinfo=UTC)}  # fmt: skip
-    with pytest.raises(ConfigurationError, match="was counted between 2026-11-17 00:00"):
+    with pytest.raises(ConfigurationError, match=r"No operations .* 2026-11-17 00:00"):
         report(spark, logs, **times)
     assert first.computed

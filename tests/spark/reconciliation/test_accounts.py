@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 EVERYTHING = AvailableSources(client=True, primary=True, secondary=True, receipts=True)
 
 
-def copy(message_id: str | None, fate: str, **more: Any) -> dict[str, Any]:
-    side = "backlog" if fate in ("gone-home", "in-backlog") else "primary"
+def copy(message_id: str | None, status: str, **more: Any) -> dict[str, Any]:
+    side = "backlog" if status in ("left-backlog", "in-backlog") else "primary"
     usual = {"side": side, "entity": "orders", "copy": "1", "is_older": False, "is_signed": False}
-    return {**usual, "message_id": message_id, "fate": fate, "born_ms": 1_000, **more}
+    return {**usual, "message_id": message_id, "status": status, "born_ms": 1_000, **more}
 
 
 def sent(message_id: str | None, via: str = "", at_ms: int = 900) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Books:
 
     def told(self) -> dict[str | None, dict[str, int]]:
         """Of each id what is not zero."""
-        names = {**{name: fate.value for fate, name in TOOK.items()}}
+        names = {**{name: status.value for status, name in TOOK.items()}}
         names |= {name: name for name in ("unexpected", "duplicates", "explained")}
         found = {}
         for row in self.accounts.collect():
@@ -97,30 +97,30 @@ def test_with_every_log_each_send_has_one_fate(spark: SparkSession) -> None:
         ],
         copies=[
             copy("direct", "delivered"),
-            copy("detoured", "gone-home"),
+            copy("detoured", "left-backlog"),
             copy("detoured", "delivered"),
             copy("on its way", "in-backlog"),
             # Somebody completed it in the backlog, and it never came home.
-            copy("dropped", "gone-home"),
+            copy("dropped", "left-backlog"),
             # The primary stored it without an answer: it was sent to the backlog, too.
             copy("both ways", "delivered"),
-            copy("both ways", "gone-home"),
+            copy("both ways", "left-backlog"),
             copy("both ways", "waiting", copy="2"),
-            copy("moved twice", "gone-home"),
+            copy("moved twice", "left-backlog"),
             copy("moved twice", "delivered"),
             copy("moved twice", "dead-lettered", copy="2"),
             copy("unexplained", "delivered"),
             copy("unexplained", "delivered", copy="2"),
             # The application used an id for two messages, and one of them is nowhere.
             copy("used twice", "delivered"),
-            copy("used twice", "gone-home"),
+            copy("used twice", "left-backlog"),
             copy("repeated", "waiting"),
             copy("repeated", "dropped", copy="2"),
             copy("stranger", "waiting"),
             copy("older", "waiting", is_older=True),
             copy(None, "delivered"),
-            copy(None, "gone-home"),
-            copy(None, "gone-home"),
+            copy(None, "left-backlog"),
+            copy(None, "left-backlog"),
             copy(None, "expired"),
         ],
         receipts=[receipt("moved twice", "lock-lost"), receipt("moved twice", "moved")],
@@ -197,9 +197,9 @@ def test_a_second_copy_does_not_stand_for_a_lost_message(spark: SparkSession) ->
         copies=[
             copy(None, "delivered"),
             copy(None, "waiting"),
-            copy(None, "gone-home"),
-            copy(None, "gone-home"),
-            copy("named", "gone-home"),
+            copy(None, "left-backlog"),
+            copy(None, "left-backlog"),
+            copy("named", "left-backlog"),
             copy("named", "delivered"),
         ],
         receipts=[
@@ -243,28 +243,30 @@ def test_what_the_logs_do_not_show_is_unproven(
     sends = [sent("direct"), sent("detoured", BACKLOG), sent("taken")]
     copies = [copy("direct", "delivered")] if given.primary else []
     if given.secondary:
-        copies.append(copy("detoured", "gone-home", is_signed=given.receipts))
+        copies.append(copy("detoured", "left-backlog", is_signed=given.receipts))
     if given.secondary and given.receipts:
         sends.append(sent("robbed", BACKLOG))
-        copies.append(copy("robbed", "gone-home"))
+        copies.append(copy("robbed", "left-backlog"))
 
     books = Books(spark, given, sent=sends, copies=copies)
 
-    assert books.told() == {message_id: {fate: 1} for message_id, fate in fates.items()}
+    assert books.told() == {message_id: {status: 1} for message_id, status in fates.items()}
 
 
 def test_without_a_client_what_was_stored_was_sent(spark: SparkSession) -> None:
     """C3: an id is one message then; what has no id counts as often as it was stored."""
     given = AvailableSources(primary=True, secondary=True, receipts=True)
-    nameless = [copy(None, fate) for fate in ("delivered", "waiting", "gone-home", "gone-home")]
+    nameless = [
+        copy(None, status) for status in ("delivered", "waiting", "left-backlog", "left-backlog")
+    ]
     books = Books(
         spark,
         given,
         copies=[
             copy("direct", "delivered"),
-            copy("detoured", "gone-home", is_signed=True),
+            copy("detoured", "left-backlog", is_signed=True),
             copy("detoured", "waiting"),
-            copy("dropped", "gone-home"),
+            copy("dropped", "left-backlog"),
             copy("older", "waiting", is_older=True),
             *nameless,
         ],

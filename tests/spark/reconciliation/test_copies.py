@@ -12,7 +12,7 @@ from twinbus.spark.reconciliation.copies import (
     named,
     signed,
     with_entity,
-    with_fate,
+    with_status,
 )
 from twinbus.spark.reconciliation.log_tables import EVENT_COLUMNS, RECEIPTS
 from twinbus.spark.reconciliation.message_locations import PLACE_COLUMNS, marked
@@ -69,7 +69,7 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
         place("sour", 1, "dead-lettered", message_id="y"),
         place("sour" + DEAD, 1, "forwarded", message_id="y", **moved("sour", 1)),
         place("bin", 1, "completed", message_id="y", **moved("sour" + DEAD, 1, original=1)),
-        # A topic with filters: each publication of an id has its own fate. Taken from one
+        # A topic with filters: each publication of an id has its own status. Taken from one
         # subscription and waiting in the other; in one, and forwarded from there.
         place(BIG, 1, "completed", message_id="n", publication="r#1"),
         place(SMALL, 1, message_id="n", publication="r#1"),
@@ -126,12 +126,12 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
         .transform(signed, frame(spark, RECEIPTS, receipts))
         .transform(named)
         .transform(adopted)
-        .transform(with_fate)
+        .transform(with_status)
         .transform(copies_of)
         .collect()
     )
 
-    found = sorted((row["entity"], row["message_id"] or "", row["fate"]) for row in copies)
+    found = sorted((row["entity"], row["message_id"] or "", row["status"]) for row in copies)
     assert found == [
         ("back", "old hand", "waiting"),
         ("back", "x", "delivered"),
@@ -149,7 +149,7 @@ def test_every_copy_belongs_to_the_entity_it_was_sent_to(spark: SparkSession) ->
         ("notes", "m", "waiting"),
         ("orders", "away", "in-backlog"),
         ("orders", "bad", "dead-lettered"),
-        ("orders", "home", "gone-home"),
+        ("orders", "home", "left-backlog"),
         ("orders", "later", "delivered"),
         ("orders", "lost", "missing"),
         ("orders", "old", "expired"),
@@ -195,10 +195,10 @@ def test_receipts_alone_tell_of_the_backlog(spark: SparkSession) -> None:
 
     copies = copies_in_receipts(frame(spark, RECEIPTS, receipts)).collect()
 
-    assert sorted((row["message_id"], row["fate"], row["is_signed"]) for row in copies) == [
-        ("m1", "gone-home", True),
+    assert sorted((row["message_id"], row["status"], row["is_signed"]) for row in copies) == [
+        ("m1", "left-backlog", True),
         ("m2", "in-backlog", True),
         ("m3", "dead-lettered", False),
         ("m4", "in-backlog", False),
-        ("m5", "gone-home", True),
+        ("m5", "left-backlog", True),
     ]

@@ -174,7 +174,7 @@ async def test_what_is_dropped_by_hand_is_named(spark: SparkSession, tmp_path: P
 
     assert books.verdict == "Reconciliation of home failed: of 27 sent, 2 missing."
     of_news, of_orders = books.entities
-    assert {fate: count for fate, count in of_orders.fates.items() if count} == {
+    assert {status: count for status, count in of_orders.fates.items() if count} == {
         MessageStatus.DELIVERED: 15,
         MessageStatus.WAITING: 5,
         MessageStatus.MISSING: 2,

@@ -176,6 +176,6 @@ async def test_a_cluster_must_be_told_where_the_credentials_are(pair: SparkPair)
         hosting = Hosting(Elsewhere(), scene, pair.primary_file.parent)  # type: ignore[arg-type]
         stack.push_async_callback(hosting.secondary.close)
         stack.push_async_callback(hosting.primary.close)
-        with pytest.raises(ConfigurationError, match="do not know the primary's credential"):
+        with pytest.raises(ConfigurationError, match="primary's credential"):
             await hosting.primary.pair_namespace(hosting.options)
         assert not hosting.primary.is_paired

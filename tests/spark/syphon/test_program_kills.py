@@ -32,7 +32,7 @@ async def test_a_program_is_killed(drain: Drain, tmp_path: Path, which: str) -> 
         _gone, alive = psutil.wait_procs(everybody, timeout=ORPHAN_S_MAX)
         assert not alive
         if which == "jvm":
-            assert b"the JVM of Spark is gone" in (tmp_path / "program.log").read_bytes()
+            assert b"JVM of Spark has ended" in (tmp_path / "program.log").read_bytes()
     # Y5: any syphon goes on where the locks are; this one does not wait for another JVM.
     with program(drain, tmp_path, "--local"):
         drain.until_home()

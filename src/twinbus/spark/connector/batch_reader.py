@@ -1,10 +1,10 @@
-"""``spark.read.format("servicebus")``: a look at what is in a queue. Nothing is taken or locked.
+"""``spark.read.format("servicebus")``: peeks at the messages of a queue. None is removed or locked.
 
-Rule 1: a batch may be run any number of times, so it only peeks. What others take or add meanwhile
-        is missing or there.
-Rule 2: all that a peek shows is read: messages that are locked, deferred or scheduled, too.
-Rule 3: what a stream refuses is refused here, too. A peek would not tell of sessions; opening a
-        link does, and a link alone takes nothing.
+Rule 1: a batch may be run any number of times, so it only peeks. It may or may not contain messages
+        that others receive or send meanwhile.
+Rule 2: everything that a peek returns is read, including locked, deferred and scheduled messages.
+Rule 3: what a stream refuses is refused here as well. A peek does not report that an entity has
+        sessions; opening a link does, and a link alone receives nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import ServiceError
 from twinbus.spark.connector.options import ReadOptions
 from twinbus.spark.connector.partition_plan import selected_paths
-from twinbus.spark.connector.partition_reader import explained
+from twinbus.spark.connector.partition_reader import explain_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class ServiceBusBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(path) for path in asyncio.run(_paths_of(self._options))]
+        return [InputPartition(path) for path in asyncio.run(_list_paths(self._options))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from twinbus.spark.connector.message_columns import to_batch
@@ -48,14 +48,14 @@ class ServiceBusBatchReader(DataSourceReader):
             yield to_batch(page)
 
 
-async def _paths_of(options: ReadOptions) -> list[str]:
-    async with options.namespace.opened() as namespace:
+async def _list_paths(options: ReadOptions) -> list[str]:
+    async with options.namespace.open() as namespace:
         return list(await selected_paths(options, namespace))
 
 
 def _pages(options: ReadOptions, path: str) -> Iterator[list[ReceivedMessage]]:
     engine = LoopThread(f"peek {path}")
-    opening = options.namespace.opened()
+    opening = options.namespace.open()
     try:
         namespace = engine.run(opening.__aenter__())
         try:
@@ -63,7 +63,7 @@ def _pages(options: ReadOptions, path: str) -> Iterator[list[ReceivedMessage]]:
             try:
                 engine.run(receiver.receive(0, wait_s=0.0))
             except ServiceError as error:
-                raise explained(path, error) from error
+                raise explain_error(path, error) from error
             number, left = options.starting_sequence_number, options.messages_max
             while left is None or left > 0:
                 count = PEEK_COUNT if left is None else min(PEEK_COUNT, left)

@@ -1,15 +1,15 @@
 """Values of AMQP as text and the name of their type, for columns that hold text only.
 
-    null boolean string symbol char uuid        as one writes them; true and false
+    null boolean string symbol char uuid        as they are; true and false
     ubyte ushort uint ulong byte short int long decimal digits
-    float double                                the shortest digits that mean the same number
+    float double                                the shortest digits for the same number
     timestamp                                   2026-11-16T09:00:00.000Z, or milliseconds
     binary                                      base64
     decimal32 decimal64 decimal128              the raw bytes in hexadecimal
 
 Rule 1: ``value_of(*text_and_type(value))`` is the value again, its AMQP type included.
-Rule 2: text that is no value of its type is refused with the name of the property, never sent as
-        something else.
+Rule 2: text that is not a value of its type is refused with the name of the property, never sent as
+        another value.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from twinbus.errors import InvalidMessage
 __all__ = ["TYPE_NAMES", "text_and_type", "value_of"]
 
 COMPOUND: Final = "compound"
-"""A list or a map, which no SDK can send: it is shown, and refused when it is written."""
-# The first and the last millisecond that a calendar with four digits for the year can show.
+"""A list or a map, which no SDK can send: it is read, and refused when it is written."""
+# The first and the last millisecond with a year of four digits.
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
 
@@ -133,7 +133,7 @@ def _timestamp(text: str) -> Timestamp:
         value: Timestamp = _ms(text)
         return value
     moment = datetime.fromisoformat(text.strip())
-    if moment.utcoffset() is None:  # Another moment on another machine.
+    if moment.utcoffset() is None:  # It would be another time on another machine.
         raise ValueError
     return Timestamp(ms_of(moment))
 
@@ -189,7 +189,7 @@ def value_of(text: str | None, type_name: str | None, *, where: str) -> Any:
         raise InvalidMessage(
             where,
             f"has the type {type_name[:40]!a}",
-            hint="AMQP has simple values only among the properties: leave it out"
+            hint="Remove it: application properties of AMQP are simple values"
             if is_shown_only
             else f"Use one of {', '.join(TYPE_NAMES)}",
         )
@@ -197,5 +197,7 @@ def value_of(text: str | None, type_name: str | None, *, where: str) -> Any:
         return parse(text)
     except (ValueError, KeyError, OverflowError):
         raise InvalidMessage(
-            where, f"is no {type_name}", hint="Correct its text, or its type in propertyTypes"
+            where,
+            f"is not a value of type {type_name}",
+            hint="Correct its text, or its type in propertyTypes",
         ) from None

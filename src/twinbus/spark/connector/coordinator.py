@@ -1,30 +1,29 @@
-"""The source on Spark's driver, and Trigger.AvailableNow.
+"""The streaming source on Spark's driver: it waits for messages, plans the partitions of a batch,
+keeps the locks of received messages, and has them settled when Spark has written the batch.
 
-AvailableNow: which queues still have messages that were enqueued before the query began.
-
-The streaming source on Spark's driver: it waits for messages, gives orders to tasks, hears what
-they received, and has it settled when Spark has written a batch.
-
-    Spark                        brain                                      tasks
-    latestOffset(epoch n)  ->    settle all of n, wait until a bell rings
-    partitions(n, n+1)     ->    orders, each with the message that rang  ->  read
+    Spark                        coordinator                                tasks
+    latestOffset(epoch n)  ->    settle all of n, wait for messages
+    partitions(n, n+1)     ->    orders, each with a first message        ->  read
                                  ledger (lock_ledger.py)  <--- reports ---------'
     latestOffset(n+1)      ->    settle all of n+1 (lock_keeper.py) ...
 
-Spark's own commit() comes one batch late, after the last batch never. The start of the next
-latestOffset is in the commit log already, so that is when a batch is known to be written (S2).
+Spark's own commit() comes one batch late, and never after the last batch. The start of the next
+latestOffset is in the commit log already, so at that time the batch is written (S2).
 
-Rule 1: a queue is finished once it has nothing, or its first message is younger. Nobody waits for
-        it again, so it ends also while somebody keeps sending.
-Rule 2: a service that does not answer is waited for, for a minute; then the query fails: to end as
-        if nothing was there would be wrong.
-Rule 3: an offset is a count of batches and says nothing about messages: losing the checkpoint
-        loses none, because what was not settled is still in its queue.
-Rule 4: a batch is planned once. Who asks again gets the same orders.
-Rule 5: a service that does not answer is waited for, with AvailableNow for a while; what can never
-        work is raised.
-Rule 6: a queue whose part of a batch nobody read is left alone for longer and longer: each time
-        the service counts a delivery, and in the end it would dead-letter what nobody has seen.
+AvailableNow is for Trigger.AvailableNow: it finds the queues that still have messages which were
+enqueued before the query began.
+
+Rule 1: with AvailableNow a queue is finished once it is empty, or its first message is newer. It is
+        not polled again, so the query also ends while messages are still being sent.
+Rule 2: with AvailableNow an unresponsive service is waited for, for a minute; then the query fails:
+        to end as if the queue were empty would be wrong.
+Rule 3: an offset is a count of batches and contains nothing about messages: losing the checkpoint
+        loses none, because a message that was not settled is still in its queue.
+Rule 4: a batch is planned once. Further calls for the same batch return the same orders.
+Rule 5: a stream waits for an unresponsive service without limit; permanent errors are raised.
+Rule 6: a queue whose part of a batch no task read is not read for a pause that grows: each time the
+        service counts a delivery, and in the end it would dead-letter messages that were never
+        processed.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from twinbus.spark.connector.partition_plan import (
 from twinbus.spark.connector.partition_reader import (
     PERMANENT_ERRORS,
     WarmReceiver,
-    explained,
+    explain_error,
     lock_left_s,
 )
 from twinbus.spark.driver_channel import DriverChannel, DriverChannelAddress
@@ -63,7 +62,7 @@ from twinbus.spark.long_poll import LongPollWatcher
 
 __all__ = ["AvailableNow", "Reading", "StreamCoordinator"]
 
-KNOCK_S: Final = 0.3
+PROBE_S: Final = 0.3
 """How long to wait for the first message of a queue."""
 PATIENCE_S: Final = 60.0
 ABANDON_TIMEOUT_S: Final = 10.0
@@ -78,7 +77,8 @@ class AvailableNow:
         until_ms: int,
         on_fault: Callable[[str, ServiceError | None], object],
     ) -> None:
-        """``on_fault`` is told of a queue that cannot be received from, and None once it can."""
+        """``on_fault`` is called with the error of a queue that cannot be received from, and with
+        None once it can."""
         self.until_ms = until_ms
         self._receivers = receivers
         self._unfinished = list(receivers)
@@ -86,13 +86,13 @@ class AvailableNow:
         self._backoff, self._random = Backoff(), Random()
 
     def finish(self, paths: Container[str]) -> None:
-        """Ask these no more."""
+        """Probe these no more."""
         self._unfinished = [path for path in self._unfinished if path not in paths]
 
     async def probe(self, keep: Callable[[str, ReceivedMessage], object]) -> None:
-        """Give ``keep`` a first message of every queue that has one, locked."""
+        """Call ``keep`` with a first message of every queue that has one, locked."""
         paths, self._unfinished = self._unfinished, []
-        found = await asyncio.gather(*map(self._first_of, paths), return_exceptions=True)
+        found = await asyncio.gather(*map(self._receive_first, paths), return_exceptions=True)
         for path, message in zip(paths, found, strict=True):
             if not isinstance(message, ReceivedMessage):
                 continue
@@ -107,18 +107,18 @@ class AvailableNow:
             if isinstance(error, BaseException):
                 raise error
 
-    async def _first_of(self, path: str) -> ReceivedMessage | None:
+    async def _receive_first(self, path: str) -> ReceivedMessage | None:
         loop = asyncio.get_running_loop()
         ends_s, failure_count = loop.time() + PATIENCE_S, 0
         while True:
             try:
-                messages = await WarmReceiver(KNOCK_S).receive(self._receivers[path], 1)
+                messages = await WarmReceiver(PROBE_S).receive(self._receivers[path], 1)
                 break
             except ServiceError as error:
                 failure_count += 1
                 pause_s = self._backoff.pause_s(failure_count, self._random)
                 if not error.is_transient or loop.time() + pause_s > ends_s:
-                    raise explained(path, error) from error
+                    raise explain_error(path, error) from error
                 if failure_count == 1:
                     self._on_fault(path, error)
             await asyncio.sleep(pause_s)
@@ -129,17 +129,17 @@ class AvailableNow:
 
 _LOG = logging.getLogger("twinbus.spark")
 
-RUNG_TICK_S: Final = 0.5
+GATHER_INTERVAL_S: Final = 0.5
 LAST_SETTLE_S: Final = 60.0
 """AvailableNow: how long the last batch may take to be settled before the query ends."""
 LAST_SETTLE_TICK_S: Final = 1.0
 CLOCKS_APART_MS: Final = 2_000
-"""AvailableNow takes what was enqueued before it began; the service has its own clock."""
+"""AvailableNow reads what was enqueued before it began; the service has its own clock."""
 LOCK_LEFT_S_MIN: Final = 1.0
-"""What the bell hands over is renewed from then on, so a second is enough."""
+"""The lock of a message from the long poll is renewed from then on, so a second is enough."""
 
-_APART: Final = 2**62
-"""The epoch of messages that rang and found no room in a batch."""
+_PENDING: Final = 2**62
+"""The epoch of received messages that are not in a batch yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +168,12 @@ class StreamCoordinator:
             lock_left_s_min=LOCK_LEFT_S_MIN,
             on_fault=self._fault,
         )
-        self._channel = DriverChannel(self._heard)
+        self._channel = DriverChannel(self._handle_report)
         self._address: DriverChannelAddress | None = None
-        self._holding = LockLedger(deletes=reading.deletes)
-        self._keeper = LockKeeper(self._receivers, self._holding, self._clock)
-        self._rung: dict[str, ReceivedMessage | None] = {}
+        self._ledger = LockLedger(deletes=reading.deletes)
+        self._keeper = LockKeeper(self._receivers, self._ledger, self._clock)
+        self._pending: dict[str, ReceivedMessage | None] = {}
+        """Queues with messages for the next batch, each with one that was received."""
         self._plans: dict[int, list[PartitionPlan]] = {}
         self._available_now: AvailableNow | None = None
         self._failure: TwinbusError | None = None
@@ -185,24 +186,24 @@ class StreamCoordinator:
         """Listen for tasks on an address of this machine that they can reach."""
         self._address = await self._channel.start(host)
         self._keeper.start()
-        self._gathering = asyncio.create_task(self._gather_rung(), name="rung")
+        self._gathering = asyncio.create_task(self._gather_pending(), name="pending messages")
 
     async def close(self) -> None:
-        """Give back what no task was handed; may be called twice."""
+        """Abandon the messages that no task has got; may be called twice."""
         if self._gathering is not None:
             self._gathering.cancel()
         await self._keeper.close()
         await self._watcher.close()
         await self._channel.close()
-        await self._keeper.give_back(_APART)
+        await self._keeper.give_back(_PENDING)
         for receiver in self._receivers.values():
             with suppress(ServiceError):
                 await receiver.close()
 
     @property
     def counts(self) -> dict[str, int]:
-        """What became of messages, for the query's progress."""
-        counts = self._holding.counts
+        """Messages by outcome, for the query's progress."""
+        counts = self._ledger.counts
         return {
             "received": counts.received,
             "settled": counts.settled,
@@ -210,27 +211,27 @@ class StreamCoordinator:
             "locksLost": counts.locks_lost,
         }
 
-    # -- messages are there ---------------------------------------------------------------
+    # -- waiting for messages -------------------------------------------------------------
 
     def only_until_now(self) -> None:
-        """From here on: take what has been enqueued up to now, and then nothing."""
+        """From now on read what has been enqueued so far, and then nothing."""
         until_ms = self._clock.now().wall_ms + CLOCKS_APART_MS
         self._available_now = AvailableNow(self._receivers, until_ms, self._fault)
 
     async def has_messages(self, wait_s: float) -> bool:
         """Wait until there is something for another batch; False after ``wait_s``."""
-        if not self._rung:
+        if not self._pending:
             if self._available_now is not None:
-                await self._knock(self._available_now)
+                await self._probe(self._available_now)
             else:
                 await self._listen(wait_s)
             if self._failure is not None:
                 raise self._failure
-        return bool(self._rung)
+        return bool(self._pending)
 
-    async def _knock(self, available_now: AvailableNow) -> None:
+    async def _probe(self, available_now: AvailableNow) -> None:
         await available_now.probe(self._keep)
-        if not self._rung:
+        if not self._pending:
             await self._settle_last()
 
     async def _listen(self, wait_s: float) -> None:
@@ -246,53 +247,53 @@ class StreamCoordinator:
         for path, message in found.items():
             self._keep(path, message)
 
-    async def _gather_rung(self) -> None:
-        """A queue that rings during a long batch would have to wait with its lock."""
+    async def _gather_pending(self) -> None:
+        """Take messages that arrive during a long batch, so that their locks are renewed."""
         while True:
-            await asyncio.sleep(RUNG_TICK_S)
+            await asyncio.sleep(GATHER_INTERVAL_S)
             if not self._is_listening:
-                with suppress(Exception):  # Whoever listens next is told the same.
+                with suppress(Exception):  # The next _listen() raises the same error.
                     for path, message in (await self._watcher.ready(0)).items():
                         self._keep(path, message)
 
     def _keep(self, path: str, message: ReceivedMessage | None) -> None:
-        """A message that rang is renewed like all others, until a batch has room for it."""
-        self._rung[path] = None if message is None else portable(message)
+        """Renew the lock of the message like all others, until a batch has room for it."""
+        self._pending[path] = None if message is None else portable(message)
         if message is not None:
-            self._holding.plan(_apart(path), _APART)
-            self._hand(_apart(path), message)
+            self._ledger.plan(_pending_order_id(path), _PENDING)
+            self._add_lock(_pending_order_id(path), message)
 
-    def _hand(self, order_id: str, message: ReceivedMessage) -> None:
+    def _add_lock(self, order_id: str, message: ReceivedMessage) -> None:
         now = self._clock.now()
         lock_s = lock_left_s([message], now.wall_ms)
-        self._holding.add_locks(order_id, [Lock.of(message)], lock_s=lock_s, now_s=now.monotonic_s)
+        self._ledger.add_locks(order_id, [Lock.of(message)], lock_s=lock_s, now_s=now.monotonic_s)
 
     def _fault(self, path: str, error: ServiceError | None) -> None:
         if isinstance(error, PERMANENT_ERRORS):
-            self._failure = explained(path, error)
+            self._failure = explain_error(path, error)
         elif error is not None:
-            _LOG.warning("No messages can be received from %r for now: %s", path, error)
+            _LOG.warning("Receiving from %r failed and will be retried: %s", path, error)
         else:
-            _LOG.warning("Messages are received from %r again", path)
+            _LOG.warning("Receiving from %r works again", path)
 
     # -- a batch --------------------------------------------------------------------------
 
     async def orders(self, epoch: int) -> list[PartitionPlan]:
-        """What the tasks of a batch shall read: the queues that rang.
+        """What the tasks of a batch read: the queues that have messages.
 
-        After a restart Spark asks again for the batch that was under way. It is empty now: other
-        messages under a number that somebody has already written would be taken for written.
+        After a restart Spark requests the batch that was under way once more. It is empty then: the
+        sink may have written a batch with this number, and would skip other messages in it.
         """
         if epoch not in self._plans:
             self._plans[epoch] = [
                 await self._order(epoch, index, path, turn, share)
-                for index, ((path, turn), share) in enumerate(self._shared_out(list(self._rung)))
+                for index, ((path, turn), share) in enumerate(self._share(list(self._pending)))
             ]
         return self._plans[epoch]
 
-    def _shared_out(self, paths: Sequence[str]) -> Iterable[tuple[tuple[str, int], BatchLimit]]:
+    def _share(self, paths: Sequence[str]) -> Iterable[tuple[tuple[str, int], BatchLimit]]:
         where = places(paths, self._reading.receivers_per_queue)
-        # The limit may be smaller than the number of queues; the others ring again.
+        # The limit may be smaller than the number of queues; the others are in a later batch.
         return list(zip(where, shares(len(where), self._reading.limit), strict=False))
 
     async def _order(
@@ -300,10 +301,10 @@ class StreamCoordinator:
     ) -> PartitionPlan:
         assert self._address is not None
         order_id = f"{epoch}/{index}"
-        handed = self._rung.pop(path, None) if turn == 0 else None
-        self._holding.plan(order_id, epoch)
+        handed = self._pending.pop(path, None) if turn == 0 else None
+        self._ledger.plan(order_id, epoch)
         if handed is not None:
-            handed = await self._handed(order_id, path, handed)
+            handed = await self._assign(order_id, path, handed)
         return PartitionPlan(
             order_id=order_id,
             path=path,
@@ -313,21 +314,21 @@ class StreamCoordinator:
             enqueued_until_ms=None if self._available_now is None else self._available_now.until_ms,
         )
 
-    async def _handed(
+    async def _assign(
         self, order_id: str, path: str, message: ReceivedMessage
     ) -> ReceivedMessage | None:
-        """The message that rang moves from the bell to its order, unless its lock was lost."""
-        if not self._holding.move(_apart(path), order_id):
+        """Assign a pending message to an order, unless its lock was lost."""
+        if not self._ledger.move(_pending_order_id(path), order_id):
             return None
         if self._reading.deletes:
             settled, lost = await self._delete(path, message)
-            self._holding.forget(order_id, settled=settled, lost=lost)
+            self._ledger.forget(order_id, settled=settled, lost=lost)
             return message if settled else None
         return message
 
     async def _delete(self, path: str, message: ReceivedMessage) -> tuple[int, int]:
-        """Delete the message that rang: how many are gone, how many locks were lost. When nobody
-        knows it is not ours: if it is gone, it is lost, as at most once allows."""
+        """Delete a pending message: how many were deleted, how many locks were lost. When that is
+        ambiguous both are 0: if it was deleted it is lost, as at most once allows."""
         try:
             lost = await self._receivers[path].complete(
                 [Lock.of(message).as_message()], timeout_s=SETTLE_TIMEOUT_S
@@ -335,10 +336,10 @@ class StreamCoordinator:
         except PERMANENT_ERRORS:
             raise
         except ServiceError as error:
-            told = "A message of %r was not deleted, and comes again: %s"
+            text = "A message of %r was not deleted and will be delivered again: %s"
             if error.is_ambiguous:
-                told = "A message of %r may have been deleted, and is lost then: %s"
-            _LOG.warning(told, path, error)
+                text = "A message of %r may have been deleted without being read: %s"
+            _LOG.warning(text, path, error)
             return 0, 0
         return 1 - len(lost), len(lost)
 
@@ -353,45 +354,47 @@ class StreamCoordinator:
             self._unread.forget(path)
         for path, count in ending.unread.items():
             pause_s = self._unread.note(path, self._clock.now().monotonic_s)
-            again = f"The queue is left alone for {pause_s:.0f} s"
+            again = f"The queue is not read for {pause_s:.0f} s"
             if self._available_now is not None:
                 again = "The next run reads them"
             _LOG.warning(
-                "%d messages go back to %r: their batch was written, and no task read its part "
-                "of it to the end. %s",
+                "%d messages were abandoned in %r: their batch was written, but no task read its "
+                "part of it to the end. %s",
                 *(count, path, again),
             )
         if self._available_now is not None:
-            self._available_now.finish(ending.unread)  # Else there would be no end.
+            self._available_now.finish(ending.unread)  # Otherwise the query would not end.
         return ending
 
     async def _settle_last(self) -> None:
-        """Behind the last batch nobody would ask again."""
+        """Settle the last batch: no further call of settle() follows it."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + LAST_SETTLE_S
         while (ending := await self.settle(self._written_epoch, is_last=True)).owed:
             if loop.time() > ends_s:
-                _LOG.warning("%d messages could not be settled: they come again", ending.owed)
+                _LOG.warning(
+                    "%d messages could not be settled and will be delivered again", ending.owed
+                )
                 return
             await asyncio.sleep(LAST_SETTLE_TICK_S)
 
     # -- tasks ----------------------------------------------------------------------------
 
-    async def _heard(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
+    async def _handle_report(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
         return _ANSWERS[kind](self, str(facts["order"]), str(facts["reader"]), facts)
 
     def _begin(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
-        turn = self._holding.begin(order_id, reader, self._clock.now().monotonic_s)
+        turn = self._ledger.begin(order_id, reader, self._clock.now().monotonic_s)
         if turn is ReadPermission.WAIT:
-            return {"turn": turn, "progress": self._holding.progress(order_id)}
+            return {"turn": turn, "progress": self._ledger.progress(order_id)}
         if turn is not ReadPermission.GO:
             return {"turn": turn}
-        locks, is_sealed = self._holding.known(order_id)
+        locks, is_sealed = self._ledger.known(order_id)
         known = [[lock.sequence_number, lock.token.hex()] for lock in locks]
         return {"turn": turn, "known": known, "is_sealed": is_sealed}
 
     def _alive(self, order_id: str, reader: str, facts: dict[str, Any]) -> dict[str, Any]:
-        is_owner = self._holding.heard(
+        is_owner = self._ledger.note_alive(
             *(order_id, reader, self._clock.now().monotonic_s), read_count=int(facts["count"])
         )
         return {"is_taken": is_owner}
@@ -399,9 +402,9 @@ class StreamCoordinator:
     def _received(self, order_id: str, reader: str, facts: dict[str, Any]) -> dict[str, Any]:
         path = str(facts["path"])
         if path not in self._receivers:
-            raise ValueError("a report from a queue that nobody reads")
+            raise ValueError("Report for a queue that this query does not read")
         locks = [Lock(path, int(n), bytes.fromhex(token)) for n, token in facts["locks"]]
-        is_taken = self._holding.report(
+        is_taken = self._ledger.report(
             order_id,
             reader,
             locks,
@@ -411,17 +414,17 @@ class StreamCoordinator:
         return {"is_taken": is_taken}
 
     def _missing(self, order_id: str, _reader: str, facts: dict[str, Any]) -> dict[str, Any]:
-        return {"count": self._holding.remove_missing(order_id, [int(n) for n in facts["numbers"]])}
+        return {"count": self._ledger.remove_missing(order_id, [int(n) for n in facts["numbers"]])}
 
     def _deleted(self, _order_id: str, _reader: str, facts: dict[str, Any]) -> dict[str, Any]:
-        self._holding.deleted(int(facts["count"]))
+        self._ledger.deleted(int(facts["count"]))
         return {}
 
     def _sealed(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
-        return {"is_taken": self._holding.finish(order_id, reader)}
+        return {"is_taken": self._ledger.finish(order_id, reader)}
 
     def _left(self, order_id: str, reader: str, _facts: dict[str, Any]) -> dict[str, Any]:
-        self._holding.leave(order_id, reader)
+        self._ledger.leave(order_id, reader)
         return {}
 
 
@@ -437,5 +440,5 @@ _ANSWERS: Final[dict[str, _Answer]] = {
 }
 
 
-def _apart(path: str) -> str:
-    return f"bell/{path}"
+def _pending_order_id(path: str) -> str:
+    return f"pending/{path}"

@@ -1,9 +1,9 @@
-"""The data source ``servicebus``: what Spark asks for first, before anything is read or written.
+"""The data source ``servicebus``: what Spark calls first, before anything is read or written.
 
-Spark makes one of these in several processes and hands it the options; the readers and writers
-are made where they are needed, from the checked options.
+Spark creates one of these in several processes with the options; the readers and writers are
+created where they are needed, from the checked options.
 
-Rule 1: load() refuses wrong options, by asking for the columns; start() would be too late.
+Rule 1: load() refuses wrong options, because it requests the columns; start() would be too late.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class ServiceBusDataSource(DataSource):
 
 
 def _check(schema: StructType) -> None:
-    given = [(field.name, field.dataType) for field in schema.fields]
-    if given != [(field.name, field.dataType) for field in message_columns.schema().fields]:
+    found = [(field.name, field.dataType) for field in schema.fields]
+    if found != [(field.name, field.dataType) for field in message_columns.schema().fields]:
         raise ConfigurationError(
-            "the columns of servicebus and their types are always the same",
-            hint="Leave .schema(...) out, and select() the columns you want",
+            "The columns of servicebus and their types cannot be changed",
+            hint="Remove .schema(...), and select() the columns you need",
         )

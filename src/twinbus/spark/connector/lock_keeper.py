@@ -1,15 +1,15 @@
-"""Keeps what tasks have received: renews the locks, and settles when a batch was written.
+"""Renews the locks of messages that tasks have received, and settles them when a batch is written.
 
-    ledgers (lock_ledger.py)  --due-->    renew, a few requests at once   --failed--> soon again
-                          --taken-->  complete or give back, a slice  --failed--> put back
+    ledgers (lock_ledger.py)  --due-->    renew, a few requests at once  --failed--> soon again
+                              --taken-->  complete or abandon, a slice   --failed--> put back
 
 Rule 1: renewing and settling do not wait for each other, nor one queue for another.
-Rule 2: messages are settled in slices. A service that stops to answer costs the slices under way,
-        not what was settled before.
+Rule 2: messages are settled in slices. A service that becomes unresponsive affects the slices under
+        way, not those that were settled before.
 Rule 3: a renewal ends early enough to be tried again before its locks end.
-Rule 4: a queue that cannot be settled is left alone for longer and longer, because a round waits
-        for all its queues. What it is owed is renewed meanwhile.
-Rule 5: nothing that goes wrong ends the renewing.
+Rule 4: a queue that cannot be settled gets pauses that grow, because a round waits for all its
+        queues. Locks of its unsettled messages are renewed meanwhile.
+Rule 5: no error ends the renewing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTLE_TIMEOUT_S: Final = 15.0
 
 @dataclass(slots=True)
 class SettlementSummary:
-    """What became of the orders of batches that were written."""
+    """The orders of written batches, by outcome."""
 
     owed: int = 0
     """Messages that are not settled yet."""
@@ -51,17 +51,15 @@ class SettlementSummary:
     settled: set[str] = field(default_factory=set)
     """The queues of orders that were settled."""
     unread: dict[str, int] = field(default_factory=dict)
-    """By queue: messages that went back, because no task read its part of a batch to the end."""
+    """By queue: messages that were abandoned, because no task read its part to the end."""
 
 
 class LockKeeper:
     """For one run of one query, in the running event loop."""
 
-    def __init__(
-        self, receivers: Mapping[str, Receiver], holding: LockLedger, clock: Clock
-    ) -> None:
+    def __init__(self, receivers: Mapping[str, Receiver], ledger: LockLedger, clock: Clock) -> None:
         self._receivers = receivers
-        self._holding = holding
+        self._ledger = ledger
         self._clock = clock
         self._room = {path: asyncio.Semaphore(RENEWALS_AT_ONCE_MAX) for path in receivers}
         self._renewals: set[asyncio.Task[None]] = set()
@@ -88,7 +86,7 @@ class LockKeeper:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_TICK_S)
-            for renewal in self._holding.due(self._now_s()):
+            for renewal in self._ledger.due(self._now_s()):
                 task = asyncio.create_task(self._renew_some(renewal))
                 self._renewals.add(task)
                 task.add_done_callback(self._renewals.discard)
@@ -105,32 +103,32 @@ class LockKeeper:
                 )
                 lost = [Lock.of(each) for each in messages]
             except Exception as error:
-                self._tell_failure(path, len(renewal.locks), error)
+                self._log_failure(path, len(renewal.locks), error)
             finally:
-                # A failure may have taken its time, so the next try counts from its end.
+                # A failure may have taken long, so the next attempt counts from its end.
                 ended_s = self._now_s()
                 when_s = ended_s if lost is None else began_s
-                gone = self._holding.renewed(renewal, lost, began_s=when_s)
+                gone = self._ledger.renewed(renewal, lost, began_s=when_s)
         if lost is not None:
-            _tell_lost(path, gone)
+            _log_lost(path, gone)
             if path in self._failing:
                 self._failing.discard(path)
-                _LOG.warning("Locks of messages of %r are renewed again", path)
+                _LOG.warning("Renewing locks of messages of %r works again", path)
 
-    def _tell_failure(self, path: str, count: int, error: Exception) -> None:
-        """Once for each outage; what is no error of the service is told by its type alone."""
+    def _log_failure(self, path: str, count: int, error: Exception) -> None:
+        """Once for each outage; of an error that is not the service's only the type is logged."""
         if path not in self._failing:
             self._failing.add(path)
-            told = str(error) if isinstance(error, ServiceError) else type(error).__name__
-            _LOG.warning("%d locks of messages of %r were not renewed: %s", count, path, told)
+            cause = str(error) if isinstance(error, ServiceError) else type(error).__name__
+            _LOG.warning("%d locks of messages of %r were not renewed: %s", count, path, cause)
 
     # -- settling -------------------------------------------------------------------------
 
     async def settle(self, epoch: int, *, is_last: bool = False) -> SettlementSummary:
-        """Settle this batch and all before it; what cannot be settled now is tried later, but for
-        the last call: that one leaves no queue out."""
+        """Settle this batch and all before it. Queues in a pause are tried later; with ``is_last``
+        all queues are tried now."""
         ending, work = SettlementSummary(), []
-        for name, ledger in self._holding.written(epoch).items():
+        for name, ledger in self._ledger.written(epoch).items():
             if is_last or self._may_be_settled(ledger):
                 work.append(self._end(name, ledger, ending))
             else:
@@ -152,9 +150,9 @@ class LockKeeper:
         return self._pauses.is_over(path, self._now_s())
 
     async def give_back(self, epoch: int) -> None:
-        """The messages of one batch alone, which nobody will read."""
-        orders = self._holding.of_epoch(epoch)
-        # What fails is not told: locks end by themselves.
+        """Abandon the messages of one batch alone, which no task will read."""
+        orders = self._ledger.of_epoch(epoch)
+        # Errors are ignored: locks end by themselves.
         ends = (self._end(name, each, SettlementSummary()) for name, each in orders.items())
         await asyncio.gather(*ends, return_exceptions=True)
 
@@ -171,28 +169,28 @@ class LockKeeper:
                     )
                 )
             finally:
-                for each in waiting:  # Cancelled before they began: nobody else puts them back.
-                    self._holding.put_back(order_id, each, self._now_s())
+                for each in waiting:  # Cancelled before they began, so they are put back here.
+                    self._ledger.put_back(order_id, each, self._now_s())
             if None in ends:
                 ending.owed += len(ledger.locks)
                 ending.failed.add(path)
                 return
             given_back += sum(filter(None, ends))
-        self._holding.close(order_id)
+        self._ledger.close(order_id)
         if path and ledger.is_sealed:
             ending.settled.add(path)
         elif path:
             ending.unread[path] = ending.unread.get(path, 0) + given_back
 
     def _slices(self, order_id: str) -> list[list[Lock]]:
-        """The next few; together they share the service's commits."""
-        taken = (self._holding.take(order_id, SLICE_COUNT_MAX) for _ in range(SLICES_AT_ONCE_MAX))
+        """The next few slices, sent together so that they share the service's commits."""
+        taken = (self._ledger.take(order_id, SLICE_COUNT_MAX) for _ in range(SLICES_AT_ONCE_MAX))
         return [locks for locks in taken if locks]
 
     async def _end_slice(
         self, order_id: str, locks: list[Lock], waiting: list[list[Lock]], *, is_sealed: bool
     ) -> int | None:
-        """How many were settled or given back; None when the service did not answer.
+        """How many were completed or abandoned; None when the service did not answer.
 
         ``waiting`` are the slices that have not begun.
         """
@@ -207,18 +205,22 @@ class LockKeeper:
             if isinstance(error, PERMANENT_ERRORS):
                 raise
             _LOG.warning(
-                "%d messages of %r are not settled yet: %s", len(locks), receiver.path, error
+                "%d messages of %r could not be settled yet: %s", len(locks), receiver.path, error
             )
         finally:
             if lost_count is None:
-                self._holding.put_back(order_id, locks, self._now_s())
+                self._ledger.put_back(order_id, locks, self._now_s())
         if lost_count is None:
             return None
-        self._holding.ended(order_id, len(locks), lost_count)
-        _tell_lost(receiver.path, lost_count)
+        self._ledger.ended(order_id, len(locks), lost_count)
+        _log_lost(receiver.path, lost_count)
         return len(locks) - lost_count
 
 
-def _tell_lost(path: str, count: int) -> None:
+def _log_lost(path: str, count: int) -> None:
     if count:
-        _LOG.warning("%d locks of messages of %r were lost: these messages come again", count, path)
+        _LOG.warning(
+            "%d locks of messages of %r were lost: these messages will be delivered again",
+            count,
+            path,
+        )

@@ -1,28 +1,30 @@
-"""What a streaming source has received and not yet settled: a ledger for each order of a batch.
+"""The messages that a streaming source has received and not settled: a ledger for each order.
 
     planned --begun by a task--> open --read to the end--> sealed --batch written--> settled
-                                  '---- the batch was written all the same ----> given back
+                                  '---- the batch was written all the same ----> abandoned
 
 An order is one queue's part of one batch. Spark may run it more than once: a task is retried, a
-second action reads the batch again, one source stands twice in a plan, a slow task is doubled.
-Whatever runs, a message may be settled only if the rows that were written contain it:
+second action reads the batch again, a plan contains one source twice, a slow task is started a
+second time. In all cases a message may be settled only if the rows that were written contain it:
 
-Rule 1: a message enters the ledger before its row leaves the task. A row that was written is known.
+Rule 1: a message is added to the ledger before its row leaves the task, so every written row is in
+        the ledger.
 Rule 2: an order has one reader that may receive, the owner. Others wait until it has sealed the
-        order or is gone; then they start with all that is in the ledger. So every later run
-        contains every earlier one, whichever of them Spark decides to keep.
+        order or has ended; then they start with everything that is in the ledger. So every later
+        run contains every earlier one, whichever of them Spark keeps.
 Rule 3: a sealed order receives nothing more. All runs that came to an end yielded the same rows.
-Rule 4: only sealed orders are settled. Of an order that no run handed over to its end nobody knows
-        which rows left the task, so its messages go back to their queue. What a plan does with
-        rows that it was handed (limit, show) cannot be seen from here: they count as read.
-Rule 5: an owner that was silent for LEASE_S is gone: killed, or cut off. Should it live, its next
-        report is refused, and its task fails before it yields anything that others do not have.
+Rule 4: only sealed orders are settled. If no run read an order to its end, it is unknown which rows
+        left the task, so its messages are abandoned. What a plan does with the rows it gets
+        (limit, show) cannot be seen here: they count as read.
+Rule 5: an owner without a report for LEASE_S counts as ended: killed, or disconnected. If it still
+        runs, its next report is refused, and its task fails before it yields a message that other
+        readers do not have.
 Rule 6: a lock is renewed when half of its time is over, and soon again when that failed. A lost
-        one is counted, and its message comes again.
-Rule 7: what is being settled is in no ledger: nobody renews it, nor takes a lock for lost that is
-        gone because its message was completed.
+        lock is counted, and its message is delivered again.
+Rule 7: messages that are being settled are in no ledger: their locks are not renewed, and a lock
+        that ended because its message was completed does not count as lost.
 
-This file reads no clock and touches no network.
+This module reads no clock and uses no network.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ from twinbus.encoding.transit import ReceivedMessage
 __all__ = ["Counts", "Lock", "LockLedger", "PartitionLedger", "ReadPermission", "Renewal"]
 
 LEASE_S: Final = 5.0
-"""Owners are heard from every second, also while Spark does not read from them."""
+"""Owners report every second, also while Spark does not read from them."""
 LOCK_S_MIN: Final = 5.0
-"""The shortest of Azure. A broker of ours may have shorter ones, which are renewed too late."""
+"""The shortest of Azure. Our broker allows shorter ones, which are renewed too late."""
 LOCK_S_MAX: Final = 60.0
-"""How long a lock lasts is told by two clocks, the service's and the receiver's. Where these are
-apart it seems to last longer or shorter than it does: so much is believed and no more."""
+"""The remaining time of a lock is computed from two clocks, the service's and the receiver's. If
+they differ it seems longer or shorter than it is: a longer time than this is not used."""
 RENEWAL_COUNT_MAX: Final = 1_000
 RENEW_AGAIN_S: Final = 1.0
 """After a renewal that failed."""
@@ -52,7 +54,7 @@ RENEW_AGAIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A message that is ours for a while."""
+    """The lock of a received message."""
 
     path: str
     sequence_number: int
@@ -63,7 +65,7 @@ class Lock:
         return cls(message.path, message.sequence_number, message.lock_token)
 
     def as_message(self) -> ReceivedMessage:
-        """As drivers want it, to settle by the token alone."""
+        """In the form that drivers need to settle by the token alone."""
         return ReceivedMessage(
             path=self.path,
             encoded=b"",
@@ -73,7 +75,7 @@ class Lock:
 
 
 class ReadPermission(StrEnum):
-    """What a task is told that wants to read an order."""
+    """The answer to a task that requests to read an order."""
 
     GO = "go"
     WAIT = "wait"
@@ -95,7 +97,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Locks that are to be renewed now; renewed() is told whether they were."""
+    """Locks that are to be renewed now; renewed() takes the result."""
 
     order_id: str
     locks: list[Lock]
@@ -114,19 +116,19 @@ class PartitionLedger:
     is_sealed: bool = False
     was_begun: bool = False
     is_written: bool = False
-    """Its batch was, so nobody reads it any more."""
+    """Its batch was written, so no task reads it any more."""
     owner: str | None = None
-    heard_at_s: float = 0.0
+    last_report_s: float = 0.0
     read_count: int = 0
     """Messages that the owner has read so far, those of earlier runs among them."""
     leases: list[Lease] = field(default_factory=list)
     half_s: float = LOCK_S_MAX / 2
-    """Half the time of its locks, which are of one queue: the least that was told."""
+    """Half the time of its locks, which are of one queue: the shortest reported."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What became of messages since the query was started."""
+    """Messages by outcome since the query was started."""
 
     received: int = 0
     settled: int = 0
@@ -146,11 +148,11 @@ class LockLedger:
     # -- orders ---------------------------------------------------------------------------
 
     def plan(self, order_id: str, epoch: int) -> None:
-        """An order that tasks may ask for from now on."""
+        """Add an order, which tasks may request from now on."""
         self._ledgers[order_id] = PartitionLedger(epoch)
 
     def begin(self, order_id: str, reader: str, now_s: float) -> ReadPermission:
-        """``reader`` wants to read the order from its beginning."""
+        """``reader`` requests to read the order from its beginning."""
         ledger = self._ledgers.get(order_id)
         if ledger is None or ledger.is_written:
             return ReadPermission.OVER
@@ -158,29 +160,30 @@ class LockLedger:
             return ReadPermission.DELETED
         if ledger.is_sealed:
             return ReadPermission.GO
-        if ledger.owner not in (None, reader) and now_s - ledger.heard_at_s < LEASE_S:
+        if ledger.owner not in (None, reader) and now_s - ledger.last_report_s < LEASE_S:
             return ReadPermission.WAIT
-        ledger.owner, ledger.heard_at_s, ledger.was_begun = reader, now_s, True
+        ledger.owner, ledger.last_report_s, ledger.was_begun = reader, now_s, True
         return ReadPermission.GO
 
     def known(self, order_id: str) -> tuple[list[Lock], bool]:
-        """What the order has so far, and whether that is all."""
+        """The locks of the order so far, and whether these are all."""
         ledger = self._ledgers[order_id]
         return list(ledger.locks.values()), ledger.is_sealed
 
     def progress(self, order_id: str) -> str:
-        """Changes when the owner of an order gets on, or another one takes its place."""
+        """A value that changes when the owner of an order reads on, or another one replaces it."""
         ledger = self._ledgers[order_id]
         return f"{ledger.owner}/{ledger.read_count}"
 
-    def heard(
+    def note_alive(
         self, order_id: str, reader: str, now_s: float, *, read_count: int | None = None
     ) -> bool:
-        """A reader is alive, and has read so many messages; whether it is the owner."""
+        """Note that a reader is alive and how many messages it has read; whether it is the
+        owner."""
         ledger = self._ledgers.get(order_id)
         if ledger is None or ledger.owner != reader:
             return False
-        ledger.heard_at_s = now_s
+        ledger.last_report_s = now_s
         if read_count is not None:
             ledger.read_count = read_count
         return True
@@ -188,8 +191,8 @@ class LockLedger:
     def report(
         self, order_id: str, reader: str, locks: Sequence[Lock], *, lock_s: float, now_s: float
     ) -> bool:
-        """The owner received messages just now; False when it is not the owner (any more)."""
-        if not self.heard(order_id, reader, now_s) or self._ledgers[order_id].is_sealed:
+        """Add messages that the owner has just received; False when it is not the owner."""
+        if not self.note_alive(order_id, reader, now_s) or self._ledgers[order_id].is_sealed:
             return False
         self.add_locks(order_id, locks, lock_s=max(LOCK_S_MIN, lock_s), now_s=now_s)
         return True
@@ -197,7 +200,7 @@ class LockLedger:
     def add_locks(
         self, order_id: str, locks: Sequence[Lock], *, lock_s: float, now_s: float
     ) -> None:
-        """Messages that belong to an order, locked for ``lock_s`` more seconds."""
+        """Add messages to an order, which are locked for ``lock_s`` more seconds."""
         ledger = self._ledgers[order_id]
         ledger.half_s = min(ledger.half_s, max(LOCK_S_MIN, lock_s) / 2)
         ledger.locks.update((lock.sequence_number, lock) for lock in locks)
@@ -206,7 +209,7 @@ class LockLedger:
         self.counts.received += len(locks)
 
     def move(self, from_id: str, to_id: str) -> bool:
-        """All that is in one ledger goes to another, and the first is gone; False: nothing was."""
+        """Move all locks of one ledger to another, and remove the first; False: there were none."""
         old, new = self._ledgers.pop(from_id), self._ledgers[to_id]
         new.locks.update(old.locks)
         new.leases += old.leases
@@ -214,19 +217,19 @@ class LockLedger:
         return bool(old.locks)
 
     def forget(self, order_id: str, *, settled: int, lost: int) -> None:
-        """Nobody needs the locks of an order any more: so many messages were deleted, so many
-        locks were lost. What is neither is received and nothing else: nobody knows."""
+        """Drop the locks of an order: ``settled`` messages were deleted, ``lost`` locks were lost.
+        A message that is neither stays counted as received only: its deletion is ambiguous."""
         self._ledgers[order_id].locks.clear()
         self.counts.settled += settled
         self.counts.locks_lost += lost
 
     def deleted(self, count: int) -> None:
-        """Messages that have no ledger, because they were deleted when they were received."""
+        """Count messages that have no ledger, because they were deleted when received."""
         self.counts.received += count
         self.counts.settled += count
 
     def finish(self, order_id: str, reader: str) -> bool:
-        """The owner has read the order to its end; False when somebody else has it."""
+        """The owner has read the order to its end; False when another reader owns it."""
         ledger = self._ledgers.get(order_id)
         if ledger is None or ledger.owner != reader:
             return False
@@ -240,7 +243,7 @@ class LockLedger:
             ledger.owner = None
 
     def remove_missing(self, order_id: str, sequence_numbers: Iterable[int]) -> int:
-        """Messages of an order that are not there any more; how many of them were."""
+        """Remove messages that are no longer in the queue from an order; how many it had."""
         ledger = self._ledgers.get(order_id)
         if ledger is None:
             return 0
@@ -251,7 +254,7 @@ class LockLedger:
     # -- locks ----------------------------------------------------------------------------
 
     def due(self, now_s: float) -> list[Renewal]:
-        """Locks of which half the time is over, until renewed() is told of each."""
+        """Locks of which half the time is over; they are not due again until renewed()."""
         found: list[Renewal] = []
         for order_id, ledger in self._ledgers.items():
             due = [lease for lease in ledger.leases if now_s >= lease.renew_at_s]
@@ -270,8 +273,8 @@ class LockLedger:
         return found
 
     def renewed(self, renewal: Renewal, lost: Sequence[Lock] | None, *, began_s: float) -> int:
-        """How a renewal ended that began then: which locks were lost, None for a failure; how many
-        of these were still of importance."""
+        """Note the result of a renewal that began at ``began_s``: which locks were lost, None for a
+        failure; returns how many of these were still in the ledger."""
         lease = renewal.lease
         if lost is None:
             lease.renew_at_s = began_s + RENEW_AGAIN_S
@@ -279,7 +282,7 @@ class LockLedger:
         lease.renew_at_s = began_s + renewal.half_s
         ledger = self._ledgers.get(renewal.order_id)
         held = {} if ledger is None else ledger.locks
-        # Another token: it was received again meanwhile.
+        # With another token the message was received again meanwhile.
         gone = [each.sequence_number for each in lost if held.get(each.sequence_number) == each]
         return self.remove_missing(renewal.order_id, gone)
 
@@ -290,29 +293,29 @@ class LockLedger:
         return {name: each for name, each in self._ledgers.items() if each.epoch == epoch}
 
     def written(self, epoch: int) -> dict[str, PartitionLedger]:
-        """The orders of this batch and of all before it, until close() is told of each."""
+        """The orders of this batch and of all before it, until close() of each."""
         found = {name: each for name, each in self._ledgers.items() if each.epoch <= epoch}
         for ledger in found.values():
             ledger.is_written, ledger.owner = True, None
         return found
 
     def take(self, order_id: str, count_max: int) -> list[Lock]:
-        """Some of an order's locks, to settle or give back their messages now."""
+        """Take some of an order's locks, to complete or abandon their messages now."""
         locks = self._ledgers[order_id].locks
         return [locks.pop(n) for n in list(islice(locks, count_max))]
 
     def put_back(self, order_id: str, locks: Sequence[Lock], now_s: float) -> None:
-        """These could not be settled: they are renewed, and taken again."""
+        """Put back locks that could not be settled: they are renewed, and taken again."""
         ledger = self._ledgers[order_id]
         ledger.locks.update((lock.sequence_number, lock) for lock in locks)
-        # A lease drops what was taken when its time comes. One whose time has not come has them
-        # still: in a second lease they would be renewed twice, and once more after each failure.
+        # A lease drops taken locks when it is due. One that is not due yet still has them: in a
+        # second lease they would be renewed twice, and once more after each failure.
         leased = {n for lease in ledger.leases for n in lease.numbers}
         bare = [n for lock in locks if (n := lock.sequence_number) not in leased]
         ledger.leases.append(Lease(bare, now_s))
 
     def ended(self, order_id: str, count: int, lost_count: int) -> None:
-        """So many that were taken are settled or given back, except for some lost locks."""
+        """Count ``count`` taken messages as settled or abandoned, except for lost locks."""
         self.counts.locks_lost += lost_count
         if self._ledgers[order_id].is_sealed:
             self.counts.settled += count - lost_count
@@ -320,5 +323,5 @@ class LockLedger:
             self.counts.given_back += count - lost_count
 
     def close(self, order_id: str) -> None:
-        """All of an order was taken."""
+        """Remove an order of which all locks were taken."""
         del self._ledgers[order_id]

@@ -1,21 +1,19 @@
-"""Messages as columns: the schema, rows and Arrow batches.
+"""The columns of ``format("servicebus")``, and received messages as Arrow batches of them.
 
-A received message as the values of its columns, all but the maps in one tuple.
+    ReceivedMessage, ...  --one pass-->  rows, maps  --one array per column-->  RecordBatch
 
-The columns of ``format("servicebus")``, and received messages as Arrow batches of them.
-
-    Delivered, Delivered, ...  --one pass-->  rows, maps  --one array per column-->  RecordBatch
+A row is the values of a message's columns, all but the maps in one tuple.
 
 Rule 1: a body is never decoded. Data sections are joined; a body of values is kept as its encoded
         sections, so that a sink sends what a source read.
-Rule 2: bytes that are no message raise one of DAMAGE; numbers outside a column's range become
-        its edge.
-Rule 3: a plain message pays for what it has: fields that are null, and the annotations that every
-        broker adds, are stepped over.
-Rule 4: the Arrow schema is what Spark makes of the columns; Spark refuses every other.
-Rule 5: bytes that are no message cost their own row at most, never the batch: such a row has the
+Rule 2: bytes that are not a message raise one of DAMAGE; numbers outside a column's range become
+        its minimum or maximum.
+Rule 3: the cost of a message depends on what it contains: fields that are null, and the annotations
+        that every broker adds, are skipped.
+Rule 4: the Arrow schema is the one that Spark derives from the columns; Spark refuses every other.
+Rule 5: bytes that are not a message affect their own row only, never the batch: such a row has the
         raw bytes and the body type "undecodable".
-Rule 6: application properties are text with the name of their AMQP type beside it
+Rule 6: application properties are text, with the name of their AMQP type in another column
         (column_types.py).
 """
 
@@ -80,13 +78,13 @@ MESSAGE_ID_TYPE, CORRELATION_ID_TYPE = "messageIdType", "correlationIdType"
 """Among the system properties: the AMQP type of an id that is not a string."""
 
 VALUE_COUNT: Final = 24
-"""Columns that are no maps."""
+"""Columns that are not maps."""
 
 
 def row_of(
     delivered: ReceivedMessage,
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, str | None]]:
-    """(columns that are no maps, application properties, system properties)."""
+    """(columns that are not maps, application properties, system properties)."""
     buf, (header_stop, delivery_stop, annotations_stop, properties_stop, stop) = outline(
         delivered.encoded
     )
@@ -127,7 +125,7 @@ def row_of(
 
 
 def raw_row(delivered: ReceivedMessage) -> tuple[Any, ...]:
-    """What the service said beside the message, and the message as it is."""
+    """The delivery's own values, and the message as raw bytes."""
     facts = (
         _long(delivered.sequence_number),
         _micros(delivered.enqueued_at_ms),
@@ -143,8 +141,8 @@ def raw_row(delivered: ReceivedMessage) -> tuple[Any, ...]:
 # --- sections ----------------------------------------------------------------------------------
 
 _IDS: Final = {0: MESSAGE_ID_TYPE, 5: CORRELATION_ID_TYPE}
-# Shown, and never sent again: who sent it is the service's business, the times follow from the
-# time to live.
+# Shown, and never sent again: the service sets the user id, and the times follow from the time to
+# live.
 _SHOWN_FIELDS: Final = {
     1: "user-id",
     EXPIRY_TIME: "absolute-expiry-time",
@@ -159,7 +157,7 @@ _FACT_ANNOTATIONS: Final = frozenset(
     (b"x-opt-sequence-number", b"x-opt-enqueued-time", b"x-opt-locked-until")
 )
 _NOTHING: Final[Mapping[bytes, Any]] = {}
-# Those three as the broker writes them, each with eight bytes of value, which are skipped here.
+# These three as the broker writes them, each with a value of eight bytes, which is skipped here.
 _FACTS: Final = Struct(">12s24s8x22s8x21s8x")
 _FACTS_EXPECTED: Final = (
     b"\x00\x53\x72\xd1\x00\x00\x00\x5f\x00\x00\x00\x06",
@@ -171,13 +169,14 @@ _FACTS_EXPECTED: Final = (
 
 @lru_cache(maxsize=256)
 def _header_of(section: bytes) -> tuple[int | None, int | None]:
-    """(priority, time to live in milliseconds); the messages of a queue have few headers."""
+    """(priority, time to live in milliseconds); the messages of a queue have few distinct
+    headers."""
     header = header_at(section, len(section))
     return header.priority, header.ttl_ms
 
 
 def _fields_at(buf: bytes, start: int, stop: int) -> tuple[list[Any], dict[str, str | None]]:
-    """The thirteen properties, the ids among them as text; and what else is shown of them."""
+    """The thirteen properties, with ids as text; and those that are shown as system properties."""
     fields: list[Any] = [None] * PROPERTY_COUNT_MAX
     others: dict[str, str | None] = {}
     for index, (first, after) in enumerate(pairwise(property_starts(buf, start, stop))):
@@ -222,7 +221,7 @@ def _annotations_at(
 def _map_at(buf: bytes, start: int, stop: int) -> dict[str, Any]:
     found: Any = decode_value(buf, start + SECTION_HEAD_BYTES, stop, Budget())[0]
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise DecodeError("application properties have names that are no text. Use strings.")
+        raise DecodeError("The name of an application property is not a string. Use strings.")
     return found
 
 
@@ -232,7 +231,7 @@ _DATA_HEAD: Final = bytes((0x00, 0x53, DATA))
 def body_at(buf: bytes, pos: int) -> tuple[bytes | None, str]:
     """(the content of data sections, or the other sections as they are; the column bodyType)."""
     end = len(buf)
-    if buf.startswith(_DATA_HEAD, pos):  # One data section and nothing behind it, nearly always.
+    if buf.startswith(_DATA_HEAD, pos):  # One data section and nothing after it, nearly always.
         code = buf[pos + 3]
         if code == 0xB0 and pos + 8 + unpack_u32(buf, pos + 4)[0] == end:
             return buf[pos + 8 :], "data"
@@ -248,12 +247,12 @@ def _body_sections(buf: bytes, pos: int, end: int) -> tuple[bytes | None, str]:
         if code not in BODY_TYPES:
             break  # A footer, or delivery annotations that come late.
         if kind and (code != kind or kind == VALUE):
-            raise DecodeError("a body has sections that cannot follow each other.")
+            raise DecodeError("A body has sections that cannot follow each other.")
         after = skip_value(buf, start, end, budget)
         if code == DATA:
             data = decode_value(buf, start, after, budget)[0]
             if not isinstance(data, bytes):
-                raise DecodeError("a data section is no binary. Encode it as one.")
+                raise DecodeError("A data section is not binary. Encode it as binary.")
             parts.append(data)
         else:
             parts.append(bytes((0x00, 0x53, code)) + buf[start:after])
@@ -277,7 +276,7 @@ def _text(value: Any) -> str | None:
 
 
 def _micros(ms: Any) -> int | None:
-    """Microseconds, as Spark counts; a moment outside its calendar is the calendar's edge."""
+    """Microseconds, as Spark counts; a time outside its calendar is the calendar's limit."""
     if ms is None or not isinstance(ms, int):
         return None
     return (ms if _MS_MIN <= ms <= _MS_MAX else _MS_MIN if ms < 0 else _MS_MAX) * 1_000
@@ -336,13 +335,13 @@ COLUMNS: Final[dict[str, str]] = {
     "deadLetterSource": "string",
     "systemProperties": "map<string,string>",
 }
-"""Names and types, in order. timeToLive is in milliseconds, queue is the path it came from."""
+"""Names and types, in order. timeToLive is in milliseconds, queue is the path of the source."""
 
 SCHEMA_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 
 
 def schema() -> StructType:
-    """The columns as Spark knows them."""
+    """The columns as a schema of Spark."""
     from pyspark.sql import types
 
     kinds = {
@@ -376,7 +375,7 @@ ARROW_SCHEMA: Final = pa.schema(
 
 
 class _Maps:
-    """A map column while it grows."""
+    """A map column while it is built."""
 
     def __init__(self) -> None:
         self.offsets, self.keys, self.values = [0], list[str](), list[str | None]()

@@ -1,11 +1,11 @@
-"""What can be chosen with ``.option(...)``, as one checked value for reads and one for writes.
+"""The options of ``.option(...)``, as one checked value for reads and one for writes.
 
-Rule 1: an option that nobody knows is refused, with the nearest one that exists: a setting that
-        is ignored in silence is found when it is too late.
-Rule 2: Spark compares names without case and may hand them over in lower case; errors use the
+Rule 1: an unknown option is refused, with the most similar one that exists: an ignored setting
+        would be noticed too late.
+Rule 2: Spark compares names without case and may pass them in lower case; errors use the
         documented spelling.
-Rule 3: values hold no secret. Where the namespace is, and how one gets in, is a reference
-        (spark/connection_refs.py), which is opened by whoever connects.
+Rule 3: values contain no secret. The namespace and its credential are a reference
+        (spark/connection_refs.py), which is resolved in the process that connects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar
 
 from twinbus.common.entity_path import parse_entity_path
 from twinbus.errors import ConfigurationError
-from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef, RefKind
+from twinbus.spark.connection_refs import NamespaceRef, RefKind, option_names
 
 __all__ = [
     "READ_OPTIONS",
@@ -36,7 +36,7 @@ MESSAGES_PER_TRIGGER: Final = 10_000
 # Arrow's arrays end at 2 GiB, and a task holds what it reads in memory.
 BYTES_PER_TRIGGER_MAX: Final = 1 << 30
 BYTES_PER_TRIGGER: Final = 64 << 20
-# Half a day: services take links away sooner.
+# Half a day: services close links sooner.
 WAIT_S_MAX: Final = 43_200.0
 WAIT_S: Final = 900.0
 RECEIVERS_PER_QUEUE_MAX: Final = 64
@@ -48,28 +48,28 @@ _SOURCE_NAMES: Final = ("queue", "queues", "queuePattern", "topic")
 READ_OPTIONS: Final = {
     "queue": "the queue to read",
     "queues": "several queues, separated by commas",
-    "queuePattern": "all queues whose names fit, with * and ?; needs the claim Manage",
+    "queuePattern": "all queues whose names match, with * and ?; requires the Manage claim",
     "topic": "with subscription: the topic to read from",
     "subscription": "with topic: the subscription to read",
     "subQueue": "deadLetter reads the dead-letter queue; none is the default",
     "receiveMode": "peekLock (the default) or receiveAndDelete for a stream; peek for a batch",
-    "maxMessagesPerTrigger": "messages of one micro-batch at most",
-    "maxBytesPerTrigger": "bytes of one micro-batch at most, such as 64m",
-    "maxWaitTime": "seconds of one long poll while nothing is there",
-    "receiversPerQueue": "tasks that read one queue at once",
+    "maxMessagesPerTrigger": "maximum number of messages of one micro-batch",
+    "maxBytesPerTrigger": "maximum size of one micro-batch in bytes, for example 64m",
+    "maxWaitTime": "seconds of one long poll while a queue is empty",
+    "receiversPerQueue": "number of tasks that read one queue at the same time",
     "driverHost": "the driver's name or address as executors reach it",
-    "startingSequenceNumber": "batch: the first number to look at",
-    "maxMessages": "batch: messages of one queue at most",
+    "startingSequenceNumber": "batch: the first sequence number to read",
+    "maxMessages": "batch: maximum number of messages of one queue",
 }
 """Names and meanings, without those of the namespace."""
 WRITE_OPTIONS: Final = {
-    "queue": "the queue to write to; a column 'destination' goes before it",
-    "topic": "the topic to write to; a column 'destination' goes before it",
+    "queue": "the queue to write to; a column 'destination' takes precedence",
+    "topic": "the topic to write to; a column 'destination' takes precedence",
     "sendTimeout": "seconds until a batch of messages must be accepted, retries included",
-    "batchesInFlight": "batches on their way to one destination at once; 1 keeps the order also "
-    "when a batch has to be sent again",
+    "batchesInFlight": "number of unacknowledged batches for one destination; 1 keeps the order "
+    "also when a batch has to be sent again",
 }
-# What Spark itself is told by options of a query.
+# Options of a query that are for Spark itself.
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 _STREAM_ONLY: Final = (
     "maxMessagesPerTrigger",
@@ -91,13 +91,13 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a stream or a batch reads, and how much of it at once."""
+    """What a stream or a batch reads, and how much at the same time."""
 
     namespace: NamespaceRef
     paths: tuple[str, ...] = ()
     """What is read, sub-queue included; empty for a pattern."""
     queue_pattern: str | None = None
-    """Queues are looked up when the query starts."""
+    """Its queues are listed when the query starts."""
     is_dead_letter: bool = False
     mode: Mode = Mode.PEEK_LOCK
     messages_per_trigger_max: int = MESSAGES_PER_TRIGGER
@@ -107,11 +107,11 @@ class ReadOptions:
     driver_host: str | None = None
     starting_sequence_number: int = 1
     messages_max: int | None = None
-    """Of one queue, in a batch; None: all that is there."""
+    """Of one queue, in a batch; None: all messages."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], *, is_streaming: bool) -> Self:
-        """Raises ConfigurationError for what is unknown, missing or outside its limits."""
+        """Raises ConfigurationError for unknown, missing and invalid options."""
         given = _Given(options, READ_OPTIONS)
         given.refuse(
             _BATCH_ONLY if is_streaming else _STREAM_ONLY,
@@ -121,8 +121,8 @@ class ReadOptions:
         chosen = given.exactly_one(_SOURCE_NAMES)
         if (chosen == "topic") != given.has("subscription"):
             raise ConfigurationError(
-                "the options 'topic' and 'subscription' belong together",
-                hint="Set both, or read a queue",
+                "The options 'topic' and 'subscription' must be set together",
+                hint="Set both, or set 'queue'",
             )
         return cls(
             namespace=NamespaceRef.from_options(options),
@@ -153,8 +153,8 @@ class ReadOptions:
 
 
 def check_read_options(options: Mapping[str, str]) -> None:
-    """Refuse what neither a stream nor a batch can be read with: which of the two it will be is
-    not known before it starts."""
+    """Refuse options that neither a stream nor a batch can be read with: which of the two it will
+    be is not known before it starts."""
     given = {name.lower(): str(value).strip().lower() for name, value in options.items()}
     is_batch = given.get("receivemode") == Mode.PEEK.value or any(
         name.lower() in given for name in _BATCH_ONLY
@@ -164,7 +164,7 @@ def check_read_options(options: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where rows go, and how patiently."""
+    """Where rows are sent, and for how long it is tried."""
 
     namespace: NamespaceRef
     destination: str | None = None
@@ -174,12 +174,12 @@ class WriteOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Raises ConfigurationError for what is unknown or outside its limits."""
+        """Raises ConfigurationError for unknown and invalid options."""
         given = _Given(options, WRITE_OPTIONS)
         chosen = [name for name in ("queue", "topic") if given.has(name)]
         if len(chosen) > 1:
             raise ConfigurationError(
-                "both 'queue' and 'topic' say where to write",
+                "The options 'queue' and 'topic' cannot be set together",
                 hint="Set one of them, or add a column 'destination'",
             )
         return cls(
@@ -203,11 +203,12 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _check_no_secret(name: str, value: str) -> None:
-    """Errors show the values of options: none of them may be a secret that was meant elsewhere."""
+    """Errors show the values of options: no option but the one for it may contain a secret."""
     if name.lower() != RefKind.RAW.value.lower() and "sharedaccess" in value.lower():
         raise ConfigurationError(
-            f"the option {name!r:.60} holds a connection string or a part of one",
-            hint="Put it into a file or a variable, and name that",
+            f"The option {name!r:.60} contains a connection string or a part of one",
+            hint="Store it in a file or an environment variable, and set connectionStringFile or "
+            "connectionStringEnv",
         )
 
 
@@ -215,7 +216,7 @@ class _Given:
     """The options of one query, by their documented names."""
 
     def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
-        spelled = {name.lower(): str(name) for name in (*known, *OPTION_NAMES())}
+        spelled = {name.lower(): str(name) for name in (*known, *option_names())}
         self._values: dict[str, str] = {}
         for name, value in options.items():
             _check_no_secret(name, str(value))
@@ -234,16 +235,18 @@ class _Given:
         for name in names:
             if self.has(name):
                 raise ConfigurationError(
-                    f"the option {name!r} is for {where}", hint="Leave it out here"
+                    f"The option {name!r} is for {where}", hint="Remove the option"
                 )
 
     def exactly_one(self, names: tuple[str, ...]) -> str:
         found = [name for name in names if self.has(name)]
         if len(found) == 1:
             return found[0]
-        stated = f"the options {_listed(found)} are set" if found else "no option says what to read"
+        fault = "No option names what to read"
+        if found:
+            fault = f"The options {_join(found)} cannot be set together"
         raise ConfigurationError(
-            stated, hint="Set exactly one of queue, queues, queuePattern, or topic + subscription"
+            fault, hint="Set exactly one of queue, queues, queuePattern, or topic + subscription"
         )
 
     def paths(self, chosen: str) -> list[str]:
@@ -255,15 +258,16 @@ class _Given:
             return [f"{parse_entity_path(value)}/Subscriptions/{subscription}"]
         if chosen != "queues":
             return [parse_entity_path(value)]
-        # Named twice, a queue would be read by two tasks that wait for each other's messages.
+        # A queue that is named twice would be read by two tasks, each waiting for messages of the
+        # other.
         return list(dict.fromkeys(parse_entity_path(part.strip()) for part in value.split(",")))
 
     def pattern(self) -> str:
         value = self._values["queuePattern"]
         if not _PATTERN.fullmatch(value):
             raise ConfigurationError(
-                "the option 'queuePattern' is no pattern of a queue's name",
-                hint="Use letters, digits, '.', '-', '_' and '/', with * and ? for any",
+                "The value of the option 'queuePattern' is not a pattern of queue names",
+                hint="Use letters, digits, '.', '-', '_', '/', and * and ? as wildcards",
             )
         return value.lower()
 
@@ -273,17 +277,18 @@ class _Given:
             if value.lower() == each.lower():
                 return each
         raise ConfigurationError(
-            f"the option {name!r} is {value[:40]!r}", hint=f"Use {' or '.join(allowed)}"
+            f"Invalid value for the option {name!r}: {value[:40]!r}",
+            hint=f"Use {' or '.join(allowed)}",
         )
 
     def mode(self, *, is_streaming: bool) -> Mode:
-        """A batch may be run any number of times, so it looks and takes nothing."""
+        """A batch may be run any number of times, so it peeks and removes nothing."""
         if is_streaming:
             return Mode(self.one_of("receiveMode", ("peekLock", "receiveAndDelete"), "peekLock"))
         if self.has("receiveMode") and self._values["receiveMode"].lower() != "peek":
             raise ConfigurationError(
-                "a batch read takes no message: its receiveMode is peek",
-                hint="Use readStream with trigger(availableNow=True) to take what is there",
+                "A batch read removes no messages: its receiveMode is peek",
+                hint="Use readStream with trigger(availableNow=True) to receive the messages",
             )
         return Mode.PEEK
 
@@ -293,7 +298,8 @@ class _Given:
             return default
         if not value.isascii() or not value.isdigit() or len(value) > 19:
             raise ConfigurationError(
-                f"the option {name!r} is no whole number", hint=f"Use {least} to {most}"
+                f"The value of the option {name!r} is not a whole number",
+                hint=f"Use {least} to {most}",
             )
         return _within(name, int(value), least, most)
 
@@ -304,7 +310,8 @@ class _Given:
         found = _SIZE.fullmatch(value)
         if found is None:
             raise ConfigurationError(
-                f"the option {name!r} is no number of bytes", hint="Use 64m, 1g or plain bytes"
+                f"The value of the option {name!r} is not a number of bytes",
+                hint="Use for example 64m, 1g or 1048576",
             )
         return _within(name, int(found[1]) << _SHIFTS[found[2].lower()], least, most)
 
@@ -316,27 +323,31 @@ class _Given:
             seconds = float(value)
         except ValueError:
             raise ConfigurationError(
-                f"the option {name!r} is no number of seconds", hint=f"{default:g} is the default"
+                f"The value of the option {name!r} is not a number of seconds",
+                hint=f"Use 0.1 to {most:g}; the default is {default:g}",
             ) from None
         return _within(name, seconds, 0.1, most)
 
 
 def _within(name: str, value: _Number, least: _Number, most: _Number) -> _Number:
     if not least <= value <= most:
-        raise ConfigurationError(f"the option {name!r} is not from {least:,} to {most:,}")
+        raise ConfigurationError(
+            f"The value of the option {name!r} is not from {least:,} to {most:,}"
+        )
     return value
 
 
-def _listed(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     return " and ".join(map(repr, names))
 
 
 def _unknown(name: str, spelled: Mapping[str, str]) -> ConfigurationError:
     if name.lower() == "path":
         return ConfigurationError(
-            "servicebus does not read or write a path", hint="Use the option 'queue' or 'topic'"
+            "format('servicebus') does not read or write a path",
+            hint="Use the option 'queue' or 'topic'",
         )
     nearest = get_close_matches(name.lower(), spelled, n=1)
     known = ", ".join(spelled.values())
     hint = f"Did you mean {spelled[nearest[0]]!r}?" if nearest else f"Use one of: {known}"
-    return ConfigurationError(f"servicebus has no option {name[:60]!r} here", hint=hint)
+    return ConfigurationError(f"Unknown option of servicebus: {name[:60]!r}", hint=hint)

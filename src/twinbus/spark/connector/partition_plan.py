@@ -1,13 +1,8 @@
-"""What one partition of a batch reads: queues, limits and pauses.
+"""What the tasks of a batch read: the queues of a query, each task's share, and pauses of queues.
 
-What the tasks of one batch are told to read, and how the batch's limits are shared out.
-
-Queues with which something went wrong: each is left alone for a while.
-
-Which queues a query reads: named by its options, or found by a pattern.
-
-Rule 1: the shares of a batch add up to its limit, so that it has never more messages than allowed.
-Rule 2: the pause is a second and doubles up to a minute; a success ends it.
+Rule 1: the shares of a batch add up to its limit, so that it never has more messages than allowed.
+Rule 2: a queue that failed is not read for a while. The pause is a second and doubles up to a
+        minute; a success ends it.
 """
 
 from __future__ import annotations
@@ -36,16 +31,16 @@ class BatchLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """One task's part of one batch. It crosses processes, so it is plain values only."""
+    """One task's part of one batch. It is sent to another process, so it is plain values only."""
 
     order_id: str
     path: str
     share: BatchLimit
     channel: DriverChannelAddress
     handed: ReceivedMessage | None = None
-    """The message that rang the bell, locked; it counts into the share."""
+    """The message that the long poll received, locked; it is part of the share."""
     enqueued_until_ms: int | None = None
-    """Stop behind the first message that is younger (AvailableNow); None: take all there is."""
+    """Stop after the first message that is newer (AvailableNow); None: no such limit."""
 
 
 def shares(count: int, limit: BatchLimit) -> list[BatchLimit]:
@@ -59,17 +54,17 @@ def shares(count: int, limit: BatchLimit) -> list[BatchLimit]:
 
 
 def portable(message: ReceivedMessage) -> ReceivedMessage:
-    """Without the driver's own handle, which means nothing in another process."""
+    """Without the driver's own handle, which another process cannot use."""
     return message._replace(handle=None, encoded=bytes(message.encoded))
 
 
 def places(paths: Sequence[str], receivers_per_queue: int) -> list[tuple[str, int]]:
-    """Who reads where: every queue once, then every queue a second time, and so on."""
+    """One entry for each task: every queue once, then every queue a second time, and so on."""
     return [(path, turn) for turn in range(receivers_per_queue) for path in paths]
 
 
 class Pauses:
-    """How long each queue is left alone."""
+    """How long each queue is not read after a failure."""
 
     def __init__(self) -> None:
         self._backoff, self._random = Backoff(), Random()
@@ -77,7 +72,7 @@ class Pauses:
         self._until_s: dict[str, float] = {}
 
     def note(self, path: str, now_s: float) -> float:
-        """It went wrong; the pause that begins now."""
+        """Start a pause after a failure; its length in seconds."""
         self._rounds[path] = self._rounds.get(path, 0) + 1
         pause_s = self._backoff.pause_s(self._rounds[path], self._random)
         self._until_s[path] = now_s + pause_s
@@ -92,14 +87,14 @@ class Pauses:
 
 
 async def selected_paths(options: ReadOptions, namespace: NamespaceConnection) -> tuple[str, ...]:
-    """Looked up once for each run of a query; a pattern that fits nothing is refused."""
+    """Listed once for each run of a query; a pattern that matches no queue is refused."""
     if options.queue_pattern is None:
         return options.paths
     names = [each.path async for each in namespace.management.list_queues()]
     paths = options.paths_among(names)
     if not paths:
         raise ConfigurationError(
-            f"no queue has a name that fits {options.queue_pattern!r}",
+            f"No queue matches queuePattern {options.queue_pattern!r}",
             hint="Check queuePattern, and which namespace the options name",
         )
     return paths

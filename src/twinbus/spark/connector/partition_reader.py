@@ -1,24 +1,19 @@
-"""Receives the messages of one partition, and reads them again when a batch is repeated.
+"""Reads one order in a task: first the messages that earlier runs of it have received, then more.
 
-Messages that an earlier run of an order has received, looked up again by their numbers.
+    begin --> known messages, peeked by their numbers --> receive, report, yield ... --> seal
 
-They are locked, so nobody else gets them, and nothing about them changes but the body's place:
-a peek shows them as they are.
+Messages of earlier runs are locked, so no other receiver gets them and they do not change: a peek
+returns them as they were received. lock_ledger.py gives the reasons for the order of the steps.
 
-One task reads one order: what earlier runs of it have received, then more from the queue.
-
-    begin --> known messages, read again by their numbers --> receive, report, yield ... --> seal
-
-Why each step is where it is stands in lock_ledger.py.
-
-Rule 1: what is found comes in the order in which it was received.
-Rule 2: what is not found (its lock ended, and somebody took it) is told as missing, so that it
-        will not be settled for others.
-Rule 3: messages are reported before anybody sees them; what could not be reported goes back.
-Rule 4: a queue that cannot be received from ends the order early and is no failure: the messages
-        wait, and so does the bell. What can never work is raised.
-Rule 5: a link carries LINK_MESSAGES_MAX messages. The service hands out no more on one link while
-        these are unsettled; locks outlive the link, so the next one goes on.
+Rule 1: known messages come in the order in which they were received.
+Rule 2: a known message that is not found (its lock ended, and another receiver has taken it) is
+        reported as missing, so that it is not settled with the others.
+Rule 3: messages are reported before they are yielded; those that could not be reported are
+        abandoned.
+Rule 4: a queue that cannot be received from ends the order early and is not a failure: the messages
+        stay in the queue, and the coordinator's long poll continues. Permanent errors are raised.
+Rule 5: a link receives LINK_MESSAGES_MAX messages. The service delivers no more on one link while
+        these are unsettled; locks outlive the link, so the next link continues.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ __all__ = [
     "LockedMessageReader",
     "PartitionReader",
     "WarmReceiver",
-    "explained",
+    "explain_error",
     "lock_left_s",
 ]
 
@@ -66,7 +61,7 @@ class LockedMessageReader:
     def __init__(
         self, receiver: Receiver, tokens: Mapping[int, bytes], handed: ReceivedMessage | None
     ) -> None:
-        """``tokens`` by sequence number; ``handed`` is one of them that is here already."""
+        """``tokens`` by sequence number; ``handed`` is the one that needs no peek."""
         self._receiver = receiver
         self._tokens = dict(tokens)
         self._numbers = list(tokens)
@@ -76,12 +71,12 @@ class LockedMessageReader:
         self.missing: list[int] = []
 
     def include_deleted(self) -> None:
-        """The message that is here has no lock and belongs to us all the same."""
+        """The message that needs no peek has no lock, and is read all the same."""
         self._numbers = list(self._here)
         self._tokens = dict.fromkeys(self._here, b"")
 
     async def chunk(self) -> list[ReceivedMessage]:
-        """The next of them; none when there are no more."""
+        """The next messages; none when there are no more."""
         while self._numbers:
             numbers, self._numbers = (
                 self._numbers[:CHUNK_COUNT_MAX],
@@ -117,11 +112,11 @@ class LockedMessageReader:
 _LOG = logging.getLogger("twinbus.spark")
 
 RECEIVE_WAIT_S: Final = 0.1
-"""A queue that has nothing for so long is empty as far as this batch goes."""
+"""A queue without messages for this long counts as empty for this batch."""
 RECEIVE_WAIT_S_MAX: Final = 1.0
-"""The same when the service is far away."""
+"""The same when the service has a long response time."""
 ANSWER_S: Final = 0.02
-"""What a service that is near takes to answer beyond the time it was asked to wait."""
+"""The usual response time of a service in the same network, beyond the requested wait."""
 
 CHUNK_BYTES: Final = 4 << 20
 MESSAGE_BYTES_GUESSED: Final = 16 << 10
@@ -129,15 +124,15 @@ LINK_MESSAGES_MAX: Final = 2_000
 ABANDON_TIMEOUT_S: Final = 10.0
 ALIVE_INTERVAL_S: Final = 1.0
 WAIT_INTERVAL_S: Final = 0.2
-WAIT_TOLD_S: Final = 60.0
-"""How often a task tells that it waits for another one, which lives and reads the same order."""
+WAIT_LOG_INTERVAL_S: Final = 60.0
+"""How often a task logs that it waits for another one, which reads the same order."""
 WAIT_S_MAX: Final = 900.0
-"""How long that one may get on with nothing. One that hands its rows to something slow needs
-minutes for a chunk; one that waits for the waiting one, in the same task, would need for ever."""
+"""How long the other one may make no progress. With a slow consumer of its rows it needs minutes
+for a chunk; if it waits for this one, in the same task, it would never make progress."""
 LOCK_S_USUAL: Final = 30.0
 
 PERMANENT_ERRORS: Final = (EntityNotFound, AccessRefused, AuthenticationFailed, MessageRefused)
-"""What no amount of waiting changes."""
+"""Errors that waiting does not change."""
 
 
 class WarmReceiver:
@@ -148,7 +143,7 @@ class WarmReceiver:
         self._is_open = False
 
     async def receive(self, receiver: Receiver, count_max: int) -> list[ReceivedMessage]:
-        """Up to so many messages; none when there are none for now."""
+        """Up to ``count_max`` messages; none when the queue is empty for now."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         messages = await receiver.receive(count_max, wait_s=self._wait_s)
@@ -215,10 +210,10 @@ class PartitionReader:
         self._alive = asyncio.create_task(self._stay_alive(), name="alive")
 
     async def _turn(self) -> dict[str, Any]:
-        """Wait while somebody else reads this order, and gets on with it."""
+        """Wait while another task reads this order and makes progress."""
         progress = ""
         moved_s = self._clock.now().monotonic_s
-        tell_s = moved_s + WAIT_TOLD_S
+        log_at_s = moved_s + WAIT_LOG_INTERVAL_S
         while True:
             answer = await self._ask("begin")
             turn = ReadPermission(answer["turn"])
@@ -231,10 +226,10 @@ class PartitionReader:
                 progress, moved_s = answer["progress"], now_s
             if now_s - moved_s >= WAIT_S_MAX:
                 raise _stuck(self._order)
-            if now_s >= tell_s:
-                tell_s += WAIT_TOLD_S
+            if now_s >= log_at_s:
+                log_at_s += WAIT_LOG_INTERVAL_S
                 _LOG.warning(
-                    "A task still waits for another one that reads the same part of %r",
+                    "A task is still waiting for another task that reads the same part of %r",
                     self._order.path,
                 )
             await asyncio.sleep(WAIT_INTERVAL_S)
@@ -242,7 +237,7 @@ class PartitionReader:
     # -- chunks ---------------------------------------------------------------------------
 
     async def chunk(self) -> list[ReceivedMessage]:
-        """The next messages; none when the order has come to its end."""
+        """The next messages; none at the end of the order."""
         messages = await self._known_chunk()
         if not messages and not self._is_sealed and not self._is_at_end:
             messages = await self._new_chunk()
@@ -251,9 +246,9 @@ class PartitionReader:
         return messages
 
     async def finish(self) -> None:
-        """Everything was read and taken: the order is settled when its batch is written."""
+        """Seal the order, because everything was read: it is settled when its batch is written."""
         if not self._is_sealed:
-            self._is_sealed = await self._say("sealed")
+            self._is_sealed = await self._ask_as_owner("sealed")
 
     async def _known_chunk(self) -> list[ReceivedMessage]:
         assert self._earlier is not None
@@ -306,7 +301,7 @@ class PartitionReader:
         lock_s = lock_left_s(messages, self._clock.now().wall_ms)
         is_taken = False
         try:
-            is_taken = await self._say(
+            is_taken = await self._ask_as_owner(
                 "received", path=self._order.path, locks=locks, lock_s=lock_s
             )
         finally:
@@ -314,19 +309,19 @@ class PartitionReader:
                 with suppress(ServiceError):  # Their locks end by themselves.
                     await self._receiver.abandon(messages, timeout_s=ABANDON_TIMEOUT_S)
 
-    # -- the desk -------------------------------------------------------------------------
+    # -- reports to the driver ------------------------------------------------------------
 
     async def _ask(self, kind: str, **facts: Any) -> dict[str, Any]:
         return await self._channel.ask(kind, order=self._order.order_id, reader=self._name, **facts)
 
-    async def _say(self, kind: str, **facts: Any) -> bool:
-        """Tell something that only the owner may; whoever is not fails here."""
+    async def _ask_as_owner(self, kind: str, **facts: Any) -> bool:
+        """Send a report that only the owner may send; raises if this reader is not the owner."""
         if not (await self._ask(kind, **facts))["is_taken"]:
             raise _refused(ReadPermission.OVER, self._order)
         return True
 
     async def _stay_alive(self) -> None:
-        with suppress(ServiceError):  # The next report meets the same error, and tells it.
+        with suppress(ServiceError):  # The next report raises the same error.
             while True:
                 await asyncio.sleep(ALIVE_INTERVAL_S)
                 await self._ask("alive", count=self._count)
@@ -342,8 +337,8 @@ class PartitionReader:
 
 
 def lock_left_s(messages: Sequence[ReceivedMessage], now_ms: int) -> float:
-    """How long their locks last. This machine's clock may be behind the service's, which has
-    shown at least the time at which it took the newest of them."""
+    """How long their locks last. This machine's clock may be behind the service's, which is at
+    least the time at which the newest of them was enqueued."""
     ends = [each.locked_until_ms for each in messages if each.locked_until_ms is not None]
     now_ms = max(now_ms, *(each.enqueued_at_ms or 0 for each in messages))
     return (min(ends) - now_ms) / 1000 if ends else LOCK_S_USUAL
@@ -351,30 +346,30 @@ def lock_left_s(messages: Sequence[ReceivedMessage], now_ms: int) -> float:
 
 def _stuck(order: PartitionPlan) -> ServiceError:
     return MessageRefused(
-        f"a task has waited {WAIT_S_MAX / 60:.0f} minutes for another one that reads the same part "
-        f"of {order.path!r} and gets on with nothing",
-        hint="Where a plan has its source twice, use foreachBatch and persist() the batch",
+        f"A task has waited {WAIT_S_MAX / 60:.0f} minutes for another task that reads the same "
+        f"part of {order.path!r} and makes no progress",
+        hint="If the plan contains the source twice, use foreachBatch and persist() the batch",
     )
 
 
 def _refused(turn: ReadPermission, order: PartitionPlan) -> ServiceError:
     if turn is ReadPermission.DELETED:
         return MessageRefused(
-            f"a batch of messages from {order.path!r} was to be read twice, and they were deleted "
-            "when they were received",
+            f"A batch of messages from {order.path!r} cannot be read twice: they were deleted when "
+            "they were received",
             hint="Use receiveMode=peekLock, or read each batch once and persist() it",
         )
     return MessageRefused(
-        f"a task reads a part of {order.path!r} that another task has taken over",
-        hint="Nothing is lost; the other task goes on",
+        f"A part of {order.path!r} is read by another task now, so this task has ended",
+        hint="No action is needed: the other task reads the messages",
     )
 
 
-def explained(path: str, error: ServiceError) -> TwinbusError:
-    """The error of a queue that cannot be received from, as whoever chose the queue wants it."""
+def explain_error(path: str, error: ServiceError) -> TwinbusError:
+    """The error of a queue that cannot be received from, in terms of the connector's options."""
     if isinstance(error, MessageRefused) and "session" in str(error):
         return ConfigurationError(
-            f'{path!r} has sessions, which format("servicebus") does not read',
+            f'{path!r} requires sessions, which format("servicebus") does not support',
             hint="Read from a queue or subscription without sessions",
         )
     return error

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as encoded messages: what the sink sends.
+"""Encodes rows of a DataFrame as messages, for the sink.
 
     body                required: binary, or string, which is sent as UTF-8
     destination         the queue or topic of this row, instead of the option's
@@ -6,15 +6,16 @@
     properties          application properties; propertyTypes names their AMQP types, else strings
     messageId, sessionId, subject, timeToLive, scheduledEnqueueTime, ...   as in message_columns.py
 
-Rule 1: columns are checked when a write is planned: one that nobody knows is refused by name, so
-        that no value is left out in silence.
-Rule 2: what a service gives to a message (number, times, lock, dead-letter source) may be there,
-        so that what a source read can be written as it is; it is not sent. Nor are the reason and
-        the description of a dead letter, which travel among the properties: sent again, it is
-        none any more. (A received message as a new one in Azure's .NET SDK leaves them out, too.)
-Rule 3: a row without an id gets a new one. It is random: one that is made from the row's place
-        would be given to another row when Spark runs a task again, and a queue that looks for
-        duplicates would drop the wrong message.
+Rule 1: columns are checked when a write is planned: an unknown one is refused by name, so that no
+        value is omitted unnoticed.
+Rule 2: columns that the service sets (number, times, lock, dead-letter source) are allowed, so that
+        the rows of a source can be written as they are; they are not sent. Nor are the reason and
+        the description of a dead letter, which are application properties: sent again, the message
+        is no longer a dead letter. (Azure's .NET SDK omits them as well when it creates a new
+        message from a received one.)
+Rule 3: a row without an id gets a new, random one. An id that is derived from the position of the
+        row would be given to another row when Spark runs a task again, and duplicate detection
+        would drop the wrong message.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from twinbus.spark.connector.message_columns import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["EncodedRow", "check_columns", "messages_of"]
+__all__ = ["EncodedRow", "check_columns", "encode_rows"]
 
 
 class EncodedRow(NamedTuple):
@@ -92,7 +93,7 @@ _ALLOWED_TYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 _OF_DEAD_LETTERS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
-# AMQP's own default: a message says the same without it.
+# AMQP's own default: it need not be sent.
 _PRIORITY_DEFAULT: Final = 4
 _MS: Final = timedelta(milliseconds=1)
 
@@ -106,24 +107,24 @@ def check_columns(schema: StructType, *, has_destination: bool) -> None:
             raise _unknown_column(field.name)
         if name in found:
             raise ConfigurationError(
-                f"the DataFrame has two columns {name!r}", hint="Keep one of them"
+                f"The DataFrame has two columns {name!r}", hint="Remove one of them"
             )
         found.add(name)
         kind = field.dataType.simpleString()
         if name in _SENT and kind not in _ALLOWED_TYPES[name]:
             raise ConfigurationError(
-                f"the column {name!r} is {kind[:80]} and servicebus takes "
+                f"Column {name!r} has the type {kind[:80]}; servicebus requires "
                 f"{' or '.join(_ALLOWED_TYPES[name])}",
                 hint=f"Cast it to {_ALLOWED_TYPES[name][0]}",
             )
     if "body" not in found:
         raise ConfigurationError(
-            "the DataFrame has no column 'body'",
-            hint="Name the column to send: select(col(...).alias('body'))",
+            "The DataFrame has no column 'body'",
+            hint="Rename the column to send: select(col(...).alias('body'))",
         )
     if not has_destination and "destination" not in found:
         raise ConfigurationError(
-            "neither an option nor a column says where to write",
+            "Neither an option nor a column names the destination",
             hint="Set the option 'queue' or 'topic', or add a column 'destination'",
         )
 
@@ -132,16 +133,17 @@ def _unknown_column(name: str) -> ConfigurationError:
     nearest = get_close_matches(name.lower(), _KNOWN, n=1)
     hint = f"Did you mean {_KNOWN[nearest[0]]!r}" if nearest else f"Use {', '.join(_SENT)}"
     return ConfigurationError(
-        f"servicebus has no column {name[:80]!r} that it could send",
-        hint=f"{hint}? Drop it, or put it into the body" if nearest else hint,
+        f"servicebus cannot send the column {name[:80]!r}",
+        hint=f"{hint}? Otherwise drop the column, or add it to the body" if nearest else hint,
     )
 
 
 # --- rows --------------------------------------------------------------------------------------
 
 
-def messages_of(batch: pa.RecordBatch, *, now_ms: int) -> list[EncodedRow]:
-    """The rows of a batch as messages, in order; InvalidMessage names what cannot be sent."""
+def encode_rows(batch: pa.RecordBatch, *, now_ms: int) -> list[EncodedRow]:
+    """The rows of a batch as messages, in order; InvalidMessage names a value that cannot be
+    sent."""
     columns = {
         name: _values(batch.column(index), name)
         for index, found in enumerate(batch.schema.names)
@@ -158,7 +160,7 @@ def _values(array: pa.Array, name: str) -> Sequence[Any]:
 
 
 def _rows(columns: Mapping[str, Sequence[Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Each row as a dict of what is set."""
+    """Each row as a dict of its values that are not null."""
     filled = {name: values for name, values in columns.items() if values.count(None) < count}
     names = list(filled)
     for values in zip(*filled.values(), strict=True) if filled else [()] * count:
@@ -210,32 +212,32 @@ def _time_to_live(ms: int) -> timedelta:
         return ms * _MS
     except OverflowError:
         raise InvalidMessage(
-            "timeToLive", f"is {ms} milliseconds", hint="Use null for no limit"
+            "timeToLive", f"is {ms} milliseconds, which is too long", hint="Use null for no limit"
         ) from None
 
 
 def _sections(kind: str, body: Any) -> bytes:
-    """The encoded sections of a body that is not data, once they are what they are said to be."""
+    """The encoded sections of a body that is not data, after a check that they have this type."""
     if kind == NO_BODY and not body:
         return b""
     if kind == UNDECODABLE:
         raise InvalidMessage(
             "bodyType",
-            f"is {UNDECODABLE!r}: a source could not read it",
-            hint=f"Filter such rows out: where(\"bodyType <> '{UNDECODABLE}'\")",
+            f"is {UNDECODABLE!r}: the source could not decode it",
+            hint=f"Filter out such rows: where(\"bodyType <> '{UNDECODABLE}'\")",
         )
     if kind not in BODY_TYPES.values() or not isinstance(body, bytes):
         raise InvalidMessage(
             "bodyType",
-            f"is {kind[:40]!a} with a body that is {type(body).__name__}",
-            hint="Use data, or value and sequence with the encoded section in a binary body",
+            f"is {kind[:40]!a} with a body of type {type(body).__name__}",
+            hint="Use data, or value or sequence with the encoded section in a binary body",
         )
     try:
-        is_said = body_at(body, 0) == (body, kind)
+        has_type = body_at(body, 0) == (body, kind)
     except DAMAGE:
-        is_said = False
-    if not is_said:
+        has_type = False
+    if not has_type:
         raise InvalidMessage(
-            "body", f"holds no AMQP sections of the type {kind}", hint="Use the body type data"
+            "body", f"does not contain AMQP sections of type {kind}", hint="Use the body type data"
         )
     return body

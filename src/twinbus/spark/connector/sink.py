@@ -1,30 +1,28 @@
-"""The sink: writers in tasks, and how they send in batches.
+"""The sink: ``df.write.format("servicebus")`` and ``df.writeStream.format("servicebus")``.
 
-The messages of one task on their way to their destinations.
+    planned (driver)     options and columns are checked before a task starts
+    written (executors)  rows are encoded by one thread while the batch before is being sent
+    committed (driver)   nothing is left to do: a message is in its queue once it was accepted
+
+A task sends its rows in batches:
 
     rows of one Arrow batch -> grouped by destination -> links open, sizes checked
                             -> batches that fit -> several in flight -> accepted
 
-The sink: ``df.write.format("servicebus")`` and ``df.writeStream.format("servicebus")``.
-
-    planned (driver)     options and columns checked: a sentence, before a task starts
-    written (executors)  rows encoded by this thread while the batch before is being sent
-    committed (driver)   nothing is left to do: a message is in its queue once it was accepted
-
-Rule 1: ``send_all`` returns once the service holds every message durably (at least once: what was
-        accepted before a task failed is sent again when Spark repeats the task).
-Rule 2: before the first message of an Arrow batch leaves, every destination in it has opened its
-        link and every message in it fits. A missing queue or a message that is too large costs no
-        half of a batch; what earlier Arrow batches of the task held may have been sent.
+Rule 1: ``send_all`` returns once the service has stored every message durably (at least once: what
+        was accepted before a task failed is sent again when Spark repeats the task).
+Rule 2: before the first message of an Arrow batch is sent, the link of every destination in it is
+        open and every message in it fits. With a missing queue or a message that is too large
+        nothing of the batch is sent; earlier Arrow batches of the task may have been sent.
 Rule 3: order is kept for each destination. Only a batch that has to be sent again can fall behind
         those that were in flight with it; with one in flight none can.
-Rule 4: every batch has its own deadline; what is transient is tried again until then. When nobody
-        knows whether the service has it, that may send it twice: such messages are counted.
-Rule 5: at least once. A task that is run again, and a micro-batch that is run again after a
-        crash, send their rows again; rows that bring their messageId are then recognised by a
-        queue that looks for duplicates.
-Rule 6: append only. A queue has no contents that could be replaced.
-Rule 7: commit and abort only tell; they may be called again for the same micro-batch.
+Rule 4: every batch has its own deadline; transient errors are retried until then. When a send is
+        ambiguous, the retry may send the messages twice: such messages are counted.
+Rule 5: at least once. A task that is run again, and a micro-batch that is run again after a crash,
+        send their rows again; with duplicate detection a queue drops the repeats of rows that have
+        a messageId.
+Rule 6: append only. The contents of a queue cannot be replaced.
+Rule 7: commit and abort only log; they may be called again for the same micro-batch.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ from twinbus.encoding.transit import OutgoingMessage
 from twinbus.errors import ConfigurationError, MessageTooLarge, ServerBusy, ServiceError
 from twinbus.failover.backoff import RetryPolicy
 from twinbus.spark.connector.options import WriteOptions
-from twinbus.spark.connector.row_encoder import EncodedRow, check_columns, messages_of
+from twinbus.spark.connector.row_encoder import EncodedRow, check_columns, encode_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,8 +69,8 @@ BATCH_COUNT_MAX: Final = 1_000
 # Links cost memory on both sides. Rows may name any number of destinations.
 LINKS_MAX: Final = 64
 DESTINATIONS_AT_ONCE_MAX: Final = 16
-# A retry begins early, because a restarted service is back within a second or two, and the
-# deadline ends it, not a number.
+# The first retry is early, because a restarted service is available within a second or two, and
+# the deadline ends the retries, not their number.
 RETRIES: Final = RetryPolicy(retry_total=1_000, retry_backoff_factor=0.1, retry_backoff_max=5.0)
 
 Result = TypeVar("Result")
@@ -80,16 +78,16 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class SendSummary:
-    """What a destination has accepted."""
+    """The messages that a destination has accepted."""
 
     messages: int = 0
     size_bytes: int = 0
     maybe_twice: int = 0
-    """Sent again after an attempt of which nobody knows how it ended."""
+    """Sent again after an ambiguous attempt."""
 
 
 class BatchSender:
-    """Sends through one driver. All of it runs in one event loop."""
+    """Sends through one driver, in one event loop."""
 
     def __init__(
         self,
@@ -99,38 +97,39 @@ class BatchSender:
         batches_in_flight_max: int,
         rng: Random | None = None,
     ) -> None:
-        self.shipped: dict[str, SendSummary] = {}
+        self.sent: dict[str, SendSummary] = {}
+        """By destination."""
         self._driver = driver
         self._timeout_s = timeout_s
         self._in_flight_max = batches_in_flight_max
         self._rng = rng or Random()
-        self._facts: dict[str, LinkProperties] = {}
+        self._properties: dict[str, LinkProperties] = {}
         self._senders: dict[str, Sender] = {}
-        """The one that was used last stands last."""
+        """The one that was used last is last."""
         self._in_use: set[str] = set()
 
     async def send_all(self, messages: Sequence[EncodedRow], *, default: str | None) -> None:
         """Send one Arrow batch; ``default`` is for rows that name no destination."""
-        groups = _grouped(messages, default)
-        await bounded_gather(groups, self._learn, concurrency_max=DESTINATIONS_AT_ONCE_MAX)
+        groups = _group(messages, default)
+        await bounded_gather(groups, self._open_link, concurrency_max=DESTINATIONS_AT_ONCE_MAX)
         for path, group in groups.items():
-            _check_sizes(path, group, self._facts[path])
+            _check_sizes(path, group, self._properties[path])
         await bounded_gather(
             groups.items(),
-            lambda item: self._ship_to(*item),
+            lambda item: self._send_group(*item),
             concurrency_max=DESTINATIONS_AT_ONCE_MAX,
         )
 
-    async def _learn(self, path: str) -> None:
+    async def _open_link(self, path: str) -> None:
         """Open the link of a destination that was not used before."""
-        if path not in self._facts:
+        if path not in self._properties:
             async with self._sender(path) as sender:
-                self._facts[path] = await self._patiently(
+                self._properties[path] = await self._retry(
                     path, lambda left_s: sender.attach(timeout_s=left_s)
                 )
 
-    async def _ship_to(self, path: str, group: Sequence[EncodedRow]) -> None:
-        limit_bytes = self._facts[path].batch_limit_bytes
+    async def _send_group(self, path: str, group: Sequence[EncodedRow]) -> None:
+        limit_bytes = self._properties[path].batch_limit_bytes
         async with self._sender(path) as sender:
             await bounded_gather(
                 _batches(group, limit_bytes),
@@ -139,26 +138,26 @@ class BatchSender:
             )
 
     async def _send(self, path: str, sender: Sender, batch: Sequence[EncodedRow]) -> None:
-        parcels = [OutgoingMessage(each.encoded) for each in batch]
-        shipped = self.shipped.setdefault(path, SendSummary())
-        is_unsure = False
+        messages = [OutgoingMessage(each.encoded) for each in batch]
+        sent = self.sent.setdefault(path, SendSummary())
+        is_ambiguous = False
 
         async def send(left_s: float) -> None:
-            nonlocal is_unsure
+            nonlocal is_ambiguous
             try:
-                await sender.send(parcels, timeout_s=left_s)
+                await sender.send(messages, timeout_s=left_s)
             except ServiceError as error:
-                is_unsure = is_unsure or error.is_ambiguous
+                is_ambiguous = is_ambiguous or error.is_ambiguous
                 raise
 
-        await self._patiently(path, send)
-        if is_unsure:
-            shipped.maybe_twice += len(batch)
-        shipped.messages += len(batch)
-        shipped.size_bytes += sum(len(each.encoded) for each in batch)
+        await self._retry(path, send)
+        if is_ambiguous:
+            sent.maybe_twice += len(batch)
+        sent.messages += len(batch)
+        sent.size_bytes += sum(len(each.encoded) for each in batch)
 
-    async def _patiently(self, path: str, attempt: Callable[[float], Awaitable[Result]]) -> Result:
-        """Try until it succeeds, fails for good, or the time is over."""
+    async def _retry(self, path: str, attempt: Callable[[float], Awaitable[Result]]) -> Result:
+        """Try until it succeeds, fails permanently, or the time is over."""
         loop = asyncio.get_running_loop()
         deadline_s, retry = loop.time() + self._timeout_s, 0
         while True:
@@ -171,13 +170,13 @@ class BatchSender:
                     delay_s = max(delay_s, error.retry_after_s)
                 left_s = deadline_s - loop.time()
                 if not error.is_transient or delay_s >= left_s:
-                    raise self._failed(path, error) from error
+                    raise self._error(path, error) from error
             await asyncio.sleep(delay_s)
 
-    def _failed(self, path: str, error: ServiceError) -> ServiceError:
-        accepted = sum(each.messages for each in self.shipped.values())
+    def _error(self, path: str, error: ServiceError) -> ServiceError:
+        accepted = sum(each.messages for each in self.sent.values())
         failed = type(error)(
-            f"writing to {path!r} failed, after this task had {accepted:,} messages accepted: "
+            f"Writing to {path!r} failed after {accepted:,} messages of this task were accepted: "
             f"{error.sentence}",
             path=path,
             condition=error.condition,
@@ -202,27 +201,28 @@ class BatchSender:
                 await self._senders.pop(oldest).close()
 
 
-def _grouped(messages: Sequence[EncodedRow], default: str | None) -> dict[str, list[EncodedRow]]:
+def _group(messages: Sequence[EncodedRow], default: str | None) -> dict[str, list[EncodedRow]]:
     groups: dict[str, list[EncodedRow]] = {}
     for message in messages:
         path = message.destination or default
         if path is None:
             raise ConfigurationError(
-                "a row has no destination and no option names one",
+                "A row has no destination, and no option names one",
                 hint="Set the option 'queue' or 'topic' for rows whose destination is null",
             )
         groups.setdefault(path, []).append(message)
     return groups
 
 
-def _check_sizes(path: str, group: Sequence[EncodedRow], facts: LinkProperties) -> None:
+def _check_sizes(path: str, group: Sequence[EncodedRow], properties: LinkProperties) -> None:
     for message in group:
-        if len(message.encoded) > facts.message_bytes_max:
+        if len(message.encoded) > properties.message_bytes_max:
             raise MessageTooLarge(
-                f"the message {message.message_id[:128]!r} has {len(message.encoded):,} bytes and "
-                f"{path!r} takes {facts.message_bytes_max:,}; nothing of its Arrow batch was sent",
+                f"Message {message.message_id[:128]!r} has {len(message.encoded):,} bytes; "
+                f"{path!r} allows {properties.message_bytes_max:,}. No message of its Arrow batch "
+                "was sent",
                 path=path,
-                hint="Make its body smaller, or filter it out",
+                hint="Reduce the size of its body, or filter out the row",
             )
 
 
@@ -241,22 +241,22 @@ CLOSE_S_MAX: Final = 10.0
 
 @dataclass
 class CommitInfo(WriterCommitMessage):
-    """What one task has had accepted."""
+    """The messages of one task that were accepted."""
 
     messages: dict[str, int] = field(default_factory=dict)
     """By destination."""
     size_bytes: int = 0
     maybe_twice: int = 0
-    """Messages that were sent again after an attempt of which nobody knows how it ended."""
+    """Messages that were sent again after an ambiguous attempt."""
 
 
 class _Writing:
-    """What both writers do; pickled to the executors, so it holds options only."""
+    """Both writers; pickled for the executors, so it contains only options."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "servicebus adds messages and cannot replace those of a queue",
+                "servicebus only appends messages: those of a queue cannot be replaced",
                 hint="Use mode('append') or outputMode('append')",
             )
         self._options = WriteOptions.from_options(options)
@@ -265,7 +265,7 @@ class _Writing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         engine = LoopThread(_ENGINE_NAME)
         try:
-            return _written(engine, self._options, iterator)
+            return _write_all(engine, self._options, iterator)
         finally:
             engine.close()
 
@@ -274,35 +274,35 @@ class ServiceBusBatchWriter(_Writing, DataSourceArrowWriter):
     """``df.write``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell("wrote %d messages, %d bytes, to %d destinations", messages)
+        _log_summary("Wrote %d messages, %d bytes, to %d destinations", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _tell("a write failed after %d messages, %d bytes, to %d destinations", messages)
+        _log_summary("Write failed after %d messages, %d bytes, to %d destinations", messages)
 
 
 class ServiceBusStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """``df.writeStream``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell("wrote %d messages, %d bytes, to %d destinations", messages)
+        _log_summary("Wrote %d messages, %d bytes, to %d destinations", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        _tell("a micro-batch failed after %d messages, %d bytes, to %d destinations", messages)
+        _log_summary("Micro-batch failed after %d messages, %d bytes, to %d destinations", messages)
 
 
-def _tell(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Tasks that failed have told nothing: what they had sent is not counted."""
-    told = [each for each in messages if isinstance(each, CommitInfo)]
+def _log_summary(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Tasks that failed returned no counts: the messages they had sent are not included."""
+    counts = [each for each in messages if isinstance(each, CommitInfo)]
     _LOG.info(
         text,
-        sum(sum(each.messages.values()) for each in told),
-        sum(each.size_bytes for each in told),
-        len({path for each in told for path in each.messages}),
+        sum(sum(each.messages.values()) for each in counts),
+        sum(each.size_bytes for each in counts),
+        len({path for each in counts for path in each.messages}),
     )
-    if maybe_twice := sum(each.maybe_twice for each in told):
+    if maybe_twice := sum(each.maybe_twice for each in counts):
         _LOG.warning(
-            "%d messages may be there twice: the service did not answer when they were sent, "
-            "and they were sent again",
+            "%d messages may be stored twice: the service did not acknowledge them, and they were "
+            "sent again",
             maybe_twice,
         )
 
@@ -310,50 +310,50 @@ def _tell(text: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 # --- one task ----------------------------------------------------------------------------------
 
 
-def _written(
+def _write_all(
     engine: LoopThread, options: WriteOptions, batches: Iterator[pa.RecordBatch]
 ) -> CommitInfo:
-    line = _SinkConnection(options)
+    connection = _SinkConnection(options)
     try:
         under_way: Future[None] | None = None
         for batch in batches:
-            outgoing = messages_of(batch, now_ms=time.time_ns() // 1_000_000)
+            outgoing = encode_rows(batch, now_ms=time.time_ns() // 1_000_000)
             if under_way is not None:
                 under_way.result()
-            under_way = engine.start(line.send_all(outgoing)) if outgoing else None
+            under_way = engine.start(connection.send_all(outgoing)) if outgoing else None
         if under_way is not None:
             under_way.result()
-        return line.summary()
+        return connection.summary()
     finally:
-        # What was accepted stays accepted, however the line ends.
+        # Accepted messages stay accepted, whatever closing the connection raises.
         with suppress(Exception):
-            engine.run(line.close(), timeout_s=CLOSE_S_MAX)
+            engine.run(connection.close(), timeout_s=CLOSE_S_MAX)
 
 
 class _SinkConnection:
-    """A task's way to the namespace; a task without rows opens none."""
+    """A task's connection to the namespace; a task without rows opens none."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._stack = AsyncExitStack()
-        self._dispatch: BatchSender | None = None
+        self._sender: BatchSender | None = None
 
     async def send_all(self, outgoing: Sequence[EncodedRow]) -> None:
-        if self._dispatch is None:
-            namespace = await self._stack.enter_async_context(self._options.namespace.opened())
-            self._dispatch = BatchSender(
+        if self._sender is None:
+            namespace = await self._stack.enter_async_context(self._options.namespace.open())
+            self._sender = BatchSender(
                 namespace.driver,
                 timeout_s=self._options.send_timeout_s,
                 batches_in_flight_max=self._options.batches_in_flight_max,
             )
-        await self._dispatch.send_all(outgoing, default=self._options.destination)
+        await self._sender.send_all(outgoing, default=self._options.destination)
 
     def summary(self) -> CommitInfo:
-        shipped = {} if self._dispatch is None else self._dispatch.shipped
+        sent = {} if self._sender is None else self._sender.sent
         return CommitInfo(
-            {path: each.messages for path, each in shipped.items()},
-            sum(each.size_bytes for each in shipped.values()),
-            sum(each.maybe_twice for each in shipped.values()),
+            {path: each.messages for path, each in sent.items()},
+            sum(each.size_bytes for each in sent.values()),
+            sum(each.maybe_twice for each in sent.values()),
         )
 
     async def close(self) -> None:

@@ -1,14 +1,14 @@
-"""``spark.readStream.format("servicebus")``: Spark's calls, passed on to whom they concern.
+"""``spark.readStream.format("servicebus")``: passes Spark's calls on to coordinator and workers.
 
-    latestOffset, partitions, stop   in one process beside the driver, to its Brain
-    read                             in Python workers, to an PartitionReader
+    latestOffset, partitions, stop   in one process beside the driver, to its StreamCoordinator
+    read                             in Python workers, to a PartitionReader
 
-At least once (S2): a message is settled after the batch that contains it was written, and comes
-again after a crash in between. With receiveAndDelete at most once: messages are gone as soon as
-they are received, a crash loses those of its batch, and a batch cannot be read twice.
+At least once (S2): a message is settled after the batch that contains it was written, and is
+delivered again after a crash in between. With receiveAndDelete at most once: messages are deleted
+as soon as they are received, a crash loses those of its batch, and a batch cannot be read twice.
 
-Rule 1: latestOffset waits for WAIT_SLICE_S at most, without a call to the service: other sources
-        of the same query have their turn, and processAllAvailable() returns.
+Rule 1: latestOffset waits for WAIT_SLICE_S at most, without a call to the service: the query can
+        call its other sources, and processAllAvailable() returns.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ EPOCH: Final = "epoch"
 
 
 class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Small enough to be pickled: whatever is connected is made when it is first needed."""
+    """Small enough to be pickled: connections are opened when they are first needed."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._is_available_now = False
-        self._post: _CoordinatorProcess | None = None
+        self._process: _CoordinatorProcess | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_is_available_now": False, "_post": None}
+        return {"_options": self._options, "_is_available_now": False, "_process": None}
 
     # -- beside the driver ----------------------------------------------------------------
 
@@ -63,44 +63,45 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._is_available_now = True
-        post = self._at_post()
-        post.engine.call_soon(post.coordinator.only_until_now)
+        process = self._started_process()
+        process.engine.call_soon(process.coordinator.only_until_now)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The next batch, when there are messages for it; everything up to ``start`` is written."""
         if isinstance(limit, ReadAllAvailable) and not self._is_available_now:
             raise ConfigurationError(
-                "trigger(once=True) ends before Spark says that its batch was written",
+                "trigger(once=True) is not supported: it ends before Spark reports that its batch "
+                "was written",
                 hint="Use trigger(availableNow=True)",
             )
-        post = self._at_post()
-        post.engine.run(post.coordinator.settle(start[EPOCH]))
-        has_messages = post.engine.run(post.coordinator.has_messages(WAIT_SLICE_S))
+        process = self._started_process()
+        process.engine.run(process.coordinator.settle(start[EPOCH]))
+        has_messages = process.engine.run(process.coordinator.has_messages(WAIT_SLICE_S))
         return {EPOCH: start[EPOCH] + 1} if has_messages else start
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        """Shown as latestOffset in the query's progress: the only place for counts there is."""
-        return None if self._post is None else self._post.coordinator.counts
+        """Shown as latestOffset in the query's progress, which has no other field for counts."""
+        return None if self._process is None else self._process.coordinator.counts
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if start[EPOCH] == end[EPOCH]:
             return []
-        post = self._at_post()
-        orders = post.engine.run(post.coordinator.orders(end[EPOCH]))
+        process = self._started_process()
+        orders = process.engine.run(process.coordinator.orders(end[EPOCH]))
         return [InputPartition(order) for order in orders]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Too late to be of use: see coordinator.py."""
+        """Not used, because it comes too late: see coordinator.py."""
 
     def stop(self) -> None:
-        post, self._post = self._post, None
-        if post is not None:
-            post.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
-    def _at_post(self) -> _CoordinatorProcess:
-        if self._post is None:
-            self._post = _CoordinatorProcess(self._options)
-        return self._post
+    def _started_process(self) -> _CoordinatorProcess:
+        if self._process is None:
+            self._process = _CoordinatorProcess(self._options)
+        return self._process
 
     # -- in tasks -------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 class _CoordinatorProcess:
-    """A brain with what it needs to run."""
+    """A coordinator with its event loop and its connection."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.engine = LoopThread("twinbus source", dies_with_parent=True)
@@ -125,7 +126,7 @@ class _CoordinatorProcess:
             raise
 
     async def _open(self, options: ReadOptions) -> StreamCoordinator:
-        namespace = await self._stack.enter_async_context(options.namespace.opened())
+        namespace = await self._stack.enter_async_context(options.namespace.open())
         reading = Reading(
             paths=await selected_paths(options, namespace),
             limit=BatchLimit(options.messages_per_trigger_max, options.bytes_per_trigger_max),

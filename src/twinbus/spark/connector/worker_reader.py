@@ -1,13 +1,13 @@
-"""What a Python worker does for one order: a PartitionReader on its own loop, as Arrow batches.
+"""Reads one partition in a Python worker: a PartitionReader on its own loop, as Arrow batches.
 
-Spark uses a worker for one task after the other, and so are its connections used: opening one
-takes longer than reading a small batch.
+Spark uses a worker for one task after the other, and the connection is kept for the next task:
+opening one takes longer than reading a small batch.
 
-Rule 1: while Spark works on one chunk the next one is fetched.
-Rule 2: the order is sealed when every row was handed to Spark. That is earlier than their use: a
-        plan that leaves rows out (limit, show) has taken them all the same.
-Rule 3: a connection over which a task failed is not used again; the next one is opened with the
-        credential as it is then.
+Rule 1: while Spark processes one chunk the next one is received.
+Rule 2: the order is sealed when Spark has got every row. That is earlier than their use: rows that
+        a plan leaves out (limit, show) count as read.
+Rule 3: a connection over which a task failed is not used again; for the next one the credential is
+        read again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _WorkerConnection:
         self._stack = AsyncExitStack()
         try:
             self.namespace: NamespaceConnection = self.engine.run(
-                self._stack.enter_async_context(reference.opened())
+                self._stack.enter_async_context(reference.open())
             )
         except BaseException:
             self.engine.close()
@@ -55,31 +55,31 @@ class _WorkerConnection:
         self.engine.close()
 
 
-_STANDING: Final[dict[NamespaceRef, _WorkerConnection]] = {}
-"""A worker has one task at a time."""
+_CONNECTIONS: Final[dict[NamespaceRef, _WorkerConnection]] = {}
+"""Open connections that no task uses. A worker has one task at a time."""
 
 
 def read_batches(options: ReadOptions, order: PartitionPlan) -> Iterator[pa.RecordBatch]:
     """The rows of one order."""
     reference = options.namespace
-    standing = _STANDING.pop(reference, None) or _WorkerConnection(reference)
+    connection = _CONNECTIONS.pop(reference, None) or _WorkerConnection(reference)
     deletes = options.mode is Mode.RECEIVE_AND_DELETE
     try:
-        yield from _batches(standing, order, deletes=deletes)
+        yield from _batches(connection, order, deletes=deletes)
     except BaseException:
-        standing.close()
+        connection.close()
         raise
-    _STANDING[reference] = standing
+    _CONNECTIONS[reference] = connection
 
 
 def _batches(
-    standing: _WorkerConnection, order: PartitionPlan, *, deletes: bool
+    connection: _WorkerConnection, order: PartitionPlan, *, deletes: bool
 ) -> Iterator[pa.RecordBatch]:
-    engine = standing.engine
+    engine = connection.engine
     stack = AsyncExitStack()
     coming: Future[list[ReceivedMessage]] | None = None
     try:
-        reader = PartitionReader(standing.namespace.driver, order, deletes=deletes)
+        reader = PartitionReader(connection.namespace.driver, order, deletes=deletes)
         engine.run(stack.enter_async_context(reader))
         coming = engine.start(reader.chunk())
         while messages := coming.result():

@@ -1,16 +1,16 @@
-"""What was paid, from the operations logs, on Spark (rule C3).
+"""The cost report: costs from operations logs, computed on Spark (rule C3).
 
     operations*.jsonl --> log_files --> block_jobs --> state      by day, as Parquet
                           blocks        |              |
                                         v              v
                     line_parser, aggregation       report_rows --> report
-                    read,        once and summed
+                    valid lines, without copies, summed
 
 summaries     by day, with notes about the logs
-update        a new day is added without computing the old ones again
+update        adds a new day without computing the old ones again
 
-Rule 1: whatever is kept can be made again from the logs: a report is what the logs say, with a
-        state directory or without.
+Rule 1: everything in the state directory can be computed again from the logs: a report is the same
+        with a state directory or without.
 """
 
 from __future__ import annotations

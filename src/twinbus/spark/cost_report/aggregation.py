@@ -1,14 +1,14 @@
-"""From lines to sums, in columns of Arrow: what came twice is counted once, and then by the minute.
+"""From lines to sums, in columns of Arrow: copies of lines are counted once, and summed by minute.
 
-    usable lines --> without_copies --> summed_by_minute --> summed_by_hour
+    valid lines  --> without_copies --> summed_by_minute --> summed_by_hour
                                    |                    `-> found_in_short
                                     `-> spans_of
 
-Rule 1: namespace, source, run and number name a line for ever. Of its copies one is counted.
-Rule 2: sums tell the run, so that it can be noted who has closed its log.
-        What a run has said of itself counts as it has said it last: lines are in their order.
-Rule 3: sums of parts of the lines are as good as sums of all, if no line is in two of the parts.
-        Spans tell: they are the numbers that a part has seen of each run.
+Rule 1: namespace, source, run and number identify a line. Of its copies one is counted.
+Rule 2: sums contain the run, so that it can be noted which runs have closed their log.
+        Of values that a run reports about itself the last one counts: lines are in their order.
+Rule 3: sums of parts of the lines are the same as sums of all, if no line is in two of the parts.
+        Spans show that: they are the numbers of each run in a part.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _RUN: Final = ("namespace", "source", "run")
 _SUM: Final = (*_RUN, "entity", "operation", "minute")
 _ENTITY: Final = ("minute", "namespace", "source", "entity", "operation")
 _SHORT: Final = ("day", *_RUN, "operation")
-# Made once: of a bare number Arrow asks each time whether it is one of pandas.
+# Created once: for a plain number Arrow checks each time whether it is a pandas object.
 _ZERO: Final = pa.scalar(0, pa.int64())
 _ONE: Final = pa.scalar(1, pa.int64())
 _TRUE: Final = pa.scalar(True)
 _DAY: Final = pa.scalar(MINUTES_A_DAY, pa.int32())
 _HOUR: Final = pa.scalar(MINUTES_AN_HOUR, pa.int32())
-# Of one part. A run is written in the order of its numbers, so it has a handful.
+# Of one part. A run is written in the order of its numbers, so it has a few.
 SPANS_MAX: Final = 1_000
 
 
@@ -56,7 +56,7 @@ def without_copies(lines: pa.Table) -> pa.Table:
 def spans_of(lines: pa.Table) -> pa.Table:
     """Which numbers there are of each run in without_copies(): ``first`` to ``last``, no gap.
 
-    If there are too many, it is one for each run, with numbers that are not there.
+    If there are too many, it is one for each run, which may include missing numbers.
     """
     number = _of(lines, "number")
     is_first = pc.or_(_is_new(_of(lines, "log")), _is_new(number, _ONE))
@@ -89,7 +89,7 @@ def summed_by_minute(lines: pa.Table) -> pa.Table:
 
 
 def summed_by_hour(sums: pa.Table) -> pa.Table:
-    """The same for each hour, which is called by its first minute."""
+    """The same for each hour, which is named by its first minute."""
     hour = pc.multiply(pc.divide(sums["minute"], _HOUR), _HOUR)
     hours = sums.set_column(sums.schema.get_field_index("minute"), "minute", hour)
     return _summed(hours, _ENTITY, sum=(*AMOUNTS, "records", "duplicates", "late"))
@@ -108,14 +108,14 @@ def found_in_short(sums: pa.Table) -> pa.Table:
 
 
 def _summed(rows: pa.Table, keys: Sequence[str], **how: Sequence[str]) -> pa.Table:
-    """Groups of rows, and of each column what is to be made of it."""
+    """Groups of rows, each column aggregated by its function."""
     wanted = [(name, function) for function, names in how.items() for name in names]
     found = rows.group_by(list(keys), use_threads=False).aggregate(wanted)
     return found.rename_columns([*keys, *(name for name, _ in wanted)])
 
 
 def _by_run_and_number(lines: pa.Table) -> pa.Table:
-    """In the order in which logs are written, which most of them have; ``log`` is which of them."""
+    """In the order in which logs are written, which most have already; ``log`` numbers the logs."""
     lines = lines.append_column("log", _logs(lines))
     order = [(name, "ascending") for name in ("log", "number", "file_day")]
     is_in_order = _TRUE
@@ -143,7 +143,7 @@ def _is_new(values: pa.Array, step: pa.Scalar = _ZERO) -> pa.Array:
 
 
 def _lasts(firsts: pa.Array, rows: int) -> pa.Array:
-    """The last row of each group, where groups begin at ``firsts`` and nothing is between them."""
+    """The last row of each group, where groups begin at ``firsts`` without gaps between them."""
     ends = pa.concat_arrays([firsts[1:], pa.array([rows], firsts.type)])
     return pc.subtract(ends, _ONE.cast(firsts.type))
 

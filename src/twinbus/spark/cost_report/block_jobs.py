@@ -1,15 +1,15 @@
-"""The steps on Spark: blocks of logs in, notes about them out; the sums are written on the way.
+"""The steps on Spark: from blocks of logs to notes about them; tasks write the sums.
 
     blocks --> counted_by_block                   each block by itself
     blocks --> lines_of --> counted_by_stretch    blocks that have lines in common
 
-Rule 1: lines stay where they are read. Only those of blocks that share some travel, so that all
-        copies of a line come to one task.
+Rule 1: lines stay in the task that reads them. Only those of blocks with common lines are sent to
+        other tasks, so that one task gets all copies of a line.
 Rule 2: sums do not pass through the JVM: Arrow writes them in a tenth of the time. A task writes
         INTO/KIND/DAY/PART.parquet, where the part is a block or a stretch of its own: if it is
         tried again, it writes the same files again.
-Rule 3: notes are the little that has to be known before the sums can be used: what there was of
-        each day, which numbers of each run, how much was damaged.
+Rule 3: notes are the small amount of data that is needed before the sums can be used: totals of
+        each day, numbers of each run, damaged lines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from twinbus.spark.cost_report.aggregation import (
     summed_by_minute,
     without_copies,
 )
-from twinbus.spark.cost_report.line_parser import LINES, judged
+from twinbus.spark.cost_report.line_parser import LINES, validate_lines
 from twinbus.spark.cost_report.log_files import piece_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _NOTES: Final = pa.schema(
 )
 _SPARK: Final = {pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string"}
 _STRETCH: Final = ["namespace", "source", "run", "stretch"]
-# So many numbers of a run are compared at once; a line has about 200 bytes.
+# Numbers of a run that are compared at the same time; a line has about 200 bytes.
 STRETCH: Final = 1 << 17
 
 
@@ -64,7 +64,7 @@ def counted_by_block(blocks: DataFrame, into: Path) -> DataFrame:
 
 
 def lines_of(blocks: DataFrame) -> DataFrame:
-    """The usable lines themselves."""
+    """The valid lines themselves."""
     return _table(_LineReader, _READ)(blocks.asTable())
 
 
@@ -125,13 +125,13 @@ class _LineCounter:
 
 
 def _read(block: dict[str, Any]) -> tuple[pa.Table, pa.Table]:
-    """The usable lines of a block, and the damaged ones."""
-    usable, damaged = [], []
+    """The valid lines of a block, and the damaged ones."""
+    valid, damaged = [], []
     for piece in block["pieces"]:
-        found = judged(piece_of(**piece))
-        usable.append(found.usable)
+        found = validate_lines(piece_of(**piece))
+        valid.append(found.valid)
         damaged += [(piece["path"], each.reason, each.text) for each in found.damaged]
-    lines = pa.concat_tables(usable).combine_chunks()
+    lines = pa.concat_tables(valid).combine_chunks()
     file_day = pa.repeat(pa.scalar(block["file_day"], pa.int32()), len(lines))
     columns = [pa.array(values, pa.string()) for values in zip(*damaged, strict=True)]
     return (
@@ -141,7 +141,7 @@ def _read(block: dict[str, Any]) -> tuple[pa.Table, pa.Table]:
 
 
 def _counted(lines: pa.Table, into: Path, part: str) -> pa.Table:
-    """Write the sums of lines that are there once; what is to be noted of them."""
+    """Write the sums of lines without copies; returns the notes about them."""
     sums = summed_by_minute(lines)
     for day in sums["day"].unique().to_pylist():
         of_day = sums.filter(pa.compute.equal(sums["day"], day))
@@ -158,7 +158,7 @@ def _write(table: pa.Table, where: Path, day: int, part: str) -> None:
 
 
 def _notes(table: pa.Table, **constants: int) -> pa.Table:
-    """With all columns of notes: those of the table, constants, and null."""
+    """All columns of notes: those of the table, constants, and null."""
     columns = []
     for field in _NOTES:
         if field.name in table.column_names:

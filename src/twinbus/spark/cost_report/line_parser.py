@@ -1,23 +1,20 @@
-"""Lines of an operations log: parsed into Arrow, and validated.
+"""Lines of an operations log: parsed into columns of Arrow, and validated.
 
-Lines of JSON to columns of Arrow: whole blocks by Arrow's parser, the rest line by line.
+    block --> parse_lines --> validate_lines --> valid lines as columns, damaged ones as text
 
-    bytes --> with_fields --> columns, one row for each line; and lines that have no fields
+Whole blocks are parsed by Arrow, the rest line by line in Python. A line is valid, or damaged for
+one reason.
 
-Lines of operations logs, judged: each is usable, or damaged for one reason.
-
-    block --> with_fields --> judged --> usable lines as columns, damaged ones as they are
-
-Rule 1: Arrow reads a block only if every line of it begins with a brace and ends with one. Then no
-        object can go on in the next line, and as many objects as lines means one in each.
-Rule 2: what Arrow refuses is halved until few lines are left, and these are read by hand: one bad
-        line costs its neighbours some time, and nothing else.
-Rule 3: a field has the type that it always has, or is missing. A line where one has another type
-        is damaged, whoever reads it.
-Rule 4: a damaged line never stops a report. It keeps its text and its reason, and nothing else of
-        it is believed.
-Rule 5: nothing here depends on the time zone or the clock of whoever computes: times are UTC, and
-        what is absurd does not change with the day on which somebody looks.
+Rule 1: Arrow parses a block only if every line of it begins and ends with a brace. Then no object
+        can continue in the next line, and as many objects as lines means one in each.
+Rule 2: a block that Arrow refuses is halved until few lines are left, and these are parsed in
+        Python: one bad line makes the lines around it slower, and has no other effect.
+Rule 3: a field has its fixed type, or is missing. A line with a field of another type is damaged,
+        for both parsers.
+Rule 4: a damaged line never stops a report. Its text and its reason are kept, and none of its
+        values are used.
+Rule 5: nothing here depends on the time zone or the clock of the machine: times are UTC, and the
+        allowed range of times is fixed.
 """
 
 from __future__ import annotations
@@ -45,9 +42,9 @@ __all__ = [
     "NOT_COUNTED",
     "Damaged",
     "Fields",
-    "Judged",
-    "judged",
-    "with_fields",
+    "ValidatedLines",
+    "parse_lines",
+    "validate_lines",
 ]
 
 AMOUNTS: Final = Amount._fields
@@ -63,27 +60,27 @@ OTHER_TYPE: Final = "a field of another type"
 _PORTION_BYTES: Final = 1 << 20
 _READ: Final = pa.json.ReadOptions(use_threads=False, block_size=2 * _PORTION_BYTES)
 _PARSE: Final = pa.json.ParseOptions(explicit_schema=FIELDS, unexpected_field_behavior="ignore")
-# To read so many by hand takes as long as to ask Arrow twice more.
+# Parsing this many in Python takes as long as two more calls of Arrow.
 _BY_HAND_MAX: Final = 64
 _INT64_END: Final = 1 << 63
 
 
 class Fields(NamedTuple):
-    """Columns, and the lines that they were made from: one for each row."""
+    """Columns, and the lines that they were parsed from: one for each row."""
 
     table: pa.Table
     lines: bytes
 
 
 class Damaged(NamedTuple):
-    """A line that counts nothing."""
+    """A line that is not counted."""
 
     text: str
     reason: str
 
 
-def with_fields(data: bytes) -> Iterator[Fields | Damaged]:
-    """All lines of a block, in any order; null is what a line does not have."""
+def parse_lines(data: bytes) -> Iterator[Fields | Damaged]:
+    """All lines of a block, in any order; missing fields are null."""
     begin = 0
     while begin < len(data):
         end = data.find(b"\n", begin + _PORTION_BYTES) + 1 or len(data)
@@ -106,13 +103,13 @@ def _portion(data: bytes) -> Iterator[Fields | Damaged]:
 
 
 def _by_arrow(data: bytes) -> pa.Table | None:
-    """None if that is not for Arrow to read."""
+    """None if Arrow cannot parse it."""
     lines = data.count(b"\n")
     if data[:1] != b"{" or data[-2:] != b"}\n" or data.count(b"}\n{") != lines - 1:
         return None
     try:
         if not data.isascii():
-            data.decode()  # Arrow would let through what is no UTF-8.
+            data.decode()  # Arrow would accept bytes that are not UTF-8.
         source = pa.BufferReader(data)
         table = pa.json.read_json(source, read_options=_READ, parse_options=_PARSE)
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -148,7 +145,7 @@ def _by_hand(lines: Sequence[bytes]) -> Iterator[Fields | Damaged]:
 
 
 def _fields(line: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Its fields, or why there are none."""
+    """Its fields, or the reason why it is damaged."""
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -164,7 +161,7 @@ def _fields(line: bytes) -> tuple[dict[str, Any] | None, str]:
 
 
 def _is_text(value: object) -> bool:
-    # Half a surrogate pair is a text for Python, and for nobody else.
+    # Half a surrogate pair is valid text in Python only.
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
@@ -190,7 +187,7 @@ LINES: Final = pa.schema(
 )
 _NEEDED: Final = ("run", "number", "from", "to", "namespace", "entity", "operation", *AMOUNTS)
 
-# Made once: of a bare number Arrow asks each time whether it is one of pandas.
+# Created once: for a plain number Arrow checks each time whether it is a pandas object.
 _ZERO: Final = pa.scalar(0, pa.int64())
 _NULL: Final = pa.scalar(None, pa.int64())
 _FALSE: Final = pa.scalar(False)
@@ -200,39 +197,39 @@ _OPERATIONS: Final = pa.array([*(operation.value for operation in Operation), *N
 _VERSION: Final = pa.scalar(RECORD_VERSION, pa.int64())
 _MINUTE_MS: Final = pa.scalar(60_000, pa.int64())
 _UTC_MS: Final = pa.timestamp("ms", "UTC")
-# The service is from 2010, and a line counts some seconds.
+# The service exists since 2010, and a line counts some seconds.
 _FIRST_MS, _END_MS = (
     pa.scalar(int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1000, pa.int64())
     for year in (2010, 2100)
 )
 _INTERVAL_MS_MAX: Final = pa.scalar(24 * 3_600_000, pa.int64())
-# In one line, which is ten seconds at most; sums of them stay far below what prices can be
-# computed for.
+# In one line, which is ten seconds at most; sums of them stay far below the limit of the price
+# computation.
 _AMOUNT_MAX: Final = pa.scalar(10**12, pa.int64())
 
 
-class Judged(NamedTuple):
-    usable: pa.Table
+class ValidatedLines(NamedTuple):
+    valid: pa.Table
     """Columns of LINES."""
     damaged: list[Damaged]
 
 
-def judged(data: bytes) -> Judged:
+def validate_lines(data: bytes) -> ValidatedLines:
     """All lines of a block."""
-    parts = list(with_fields(data))
+    parts = list(parse_lines(data))
     damaged = [part for part in parts if isinstance(part, Damaged)]
     read = [part for part in parts if isinstance(part, Fields)]
     if not read:
-        return Judged(LINES.empty_table(), damaged)
-    lines, reasons = _judged(pa.concat_tables([part.table for part in read]).combine_chunks())
+        return ValidatedLines(LINES.empty_table(), damaged)
+    lines, reasons = _validate(pa.concat_tables([part.table for part in read]).combine_chunks())
     if reasons is not None:
         lines = lines.filter(pc.is_null(reasons))
-        damaged += _told(b"".join(part.lines for part in read), reasons)
-    return Judged(lines, damaged)
+        damaged += _damaged_lines(b"".join(part.lines for part in read), reasons)
+    return ValidatedLines(lines, damaged)
 
 
-def _judged(fields: pa.Table) -> tuple[pa.Table, pa.Array | None]:
-    """Every line as if it were usable; and reasons why some are not, if there are any."""
+def _validate(fields: pa.Table) -> tuple[pa.Table, pa.Array | None]:
+    """Every line as if it were valid; and reasons why some are not, if there are any."""
     columns = {name: fields[name].combine_chunks() for name in fields.column_names}
     columns["source"] = pc.fill_null(columns["source"], _BROKER)
     columns["from_ms"], columns["to_ms"] = _ms(columns["from"]), _ms(columns["to"])
@@ -248,7 +245,8 @@ def _judged(fields: pa.Table) -> tuple[pa.Table, pa.Array | None]:
 
 
 def _reasons(of: dict[str, pa.Array]) -> Iterator[tuple[pa.Array, str]]:
-    """The first of these that is true; one that asks what is missing is null."""
+    """Conditions and reasons: the first true one counts; with a missing field a condition is
+    null."""
     amounts = [of[name] for name in ("number", *AMOUNTS)]
     begin, stop = of["from_ms"], of["to_ms"]
     yield pc.is_null(of["version"]), "a field is missing"
@@ -269,9 +267,9 @@ def _any(conditions: Iterable[pa.Array]) -> pa.Array:
 
 
 def _ms(times: pa.Array) -> pa.Array:
-    """In milliseconds; null for what is written otherwise than the logs do.
+    """In milliseconds; null for times that are not in the format of the logs.
 
-    Many lines have the same time, and each is looked at once.
+    Many lines have the same time, and each distinct time is parsed once.
     """
     encoded = times.dictionary_encode()
     texts = encoded.dictionary
@@ -294,7 +292,7 @@ def _read_ms(texts: pa.Array) -> pa.Array:
     return pc.if_else(is_utc, texts.cast(_UTC_MS).cast(pa.int64()), _NULL)
 
 
-def _told(lines: bytes, reasons: pa.Array) -> Iterator[Damaged]:
+def _damaged_lines(lines: bytes, reasons: pa.Array) -> Iterator[Damaged]:
     texts = lines.split(b"\n")
     for at in pc.indices_nonzero(pc.is_valid(reasons)).to_pylist():
         yield Damaged(texts[at].decode(errors="replace"), reasons[at].as_py())

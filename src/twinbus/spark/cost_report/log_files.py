@@ -1,23 +1,20 @@
-"""The files of the operations logs: which there are, their blocks and their days.
-
-The operations logs below some directories, and how to see that one has changed.
+"""The operations logs below some directories: their files, days, fingerprints and blocks.
 
     DIR/NAMESPACE/operations-2026-11-16.jsonl, operations-2026-11-16.1.jsonl       of a broker
     DIR/NAMESPACE/operations-<run>-2026-11-16.jsonl                                of a client
 
-Days and minutes as the sums count them: since 1970, in UTC.
+    files of a bundle --> blocks_of --> blocks, each some slices of files --> piece_of
 
-Logs in blocks: what one task reads at a time, and which blocks have a line in common.
-
-    files of a bundle --> blocks_of --> blocks, each some pieces of files --> piece_of
+A fingerprint shows whether a file has changed. A block is what one task reads at a time. Days and
+minutes are counted since 1970, in UTC.
 
 Rule 1: files whose names have the same day are one *bundle*: they grow together, and are read
         together. Files without a day in their name are a bundle of their own.
-Rule 2: a line belongs to the piece in which it begins. What is written after the files were found
-        belongs to the next report.
+Rule 2: a line belongs to the slice in which it begins. Lines that are written after the files were
+        found belong to the next report.
 Rule 3: a block has the files of one bundle, so all its lines are from files of one day.
 Rule 4: blocks whose spans have a number in common are counted together; all others are counted
-        apart, and nobody has to compare their lines.
+        separately, without comparing their lines.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
 class Fingerprint(NamedTuple):
-    """What is different when a file is."""
+    """Values that change when a file changes."""
 
     size: int
     mtime_ns: int
@@ -74,25 +71,25 @@ class Fingerprint(NamedTuple):
 class LogFile(NamedTuple):
     path: str
     bundle: str
-    """The day in its name, or nothing."""
+    """The day in its name, or an empty string."""
     fingerprint: Fingerprint
 
 
 def find_logs(directories: Sequence[Path]) -> list[LogFile]:
-    """All operations logs, each once, however many of the directories it is below."""
+    """All operations logs, each once, also if it is below several of the directories."""
     found: dict[str, LogFile] = {}
     for directory in directories:
         if not directory.is_dir():
             raise ConfigurationError(
-                f"{str(directory)!r} is no directory",
-                hint="Give the directory that `twinbus serve --metering` writes to",
+                f"{str(directory)!r} is not a directory",
+                hint="Name the directory that `twinbus serve --metering` writes to",
             )
         for path in _logs_below(directory):
             found[str(path)] = LogFile(str(path), _bundle(path.name), _fingerprint(path))
     if not found:
         raise ConfigurationError(
-            f"there is no operations log below {' or '.join(repr(str(d)) for d in directories)}",
-            hint="A broker writes it to DATA/metering, or where --metering says",
+            f"No operations log found below {' or '.join(repr(str(d)) for d in directories)}",
+            hint="Name the directory that --metering of the broker names, or DATA/metering",
         )
     return [found[path] for path in sorted(found)]
 
@@ -103,12 +100,12 @@ def _logs_below(directory: Path) -> list[Path]:
     except OSError as error:
         raise ConfigurationError(
             f"{str(directory)!r} cannot be read: {error.strerror}",
-            hint="Run this as somebody who may read the logs",
+            hint="Run the command as a user with read access to the logs",
         ) from error
 
 
 def _bundle(name: str) -> str:
-    """The end of what stands before the first dot."""
+    """The day at the end of the name, before the first dot."""
     end = name.partition(".")[0][-10:]
     try:
         return date.fromisoformat(end).isoformat() if _DAY.fullmatch(end) else ""
@@ -123,8 +120,8 @@ def _fingerprint(path: Path) -> Fingerprint:
             head = hashlib.sha256(file.read(min(HEAD_BYTES, found.st_size))).hexdigest()[:16]
     except OSError as error:
         raise ConfigurationError(
-            f"the log {str(path)!r} cannot be read: {error.strerror}",
-            hint="Run this as somebody who may read the logs",
+            f"The log {str(path)!r} cannot be read: {error.strerror}",
+            hint="Run the command as a user with read access to the logs",
         ) from error
     return Fingerprint(found.st_size, found.st_mtime_ns, head)
 
@@ -141,7 +138,7 @@ MINUTE_MS: Final = 60_000
 MINUTES_AN_HOUR: Final = 60
 MINUTES_A_DAY: Final = 24 * MINUTES_AN_HOUR
 NO_DAY: Final = -1
-"""The day of a file whose name has none."""
+"""The day of a file without a day in its name."""
 _EPOCH: Final = date(1970, 1, 1)
 
 
@@ -161,7 +158,7 @@ def moment_of_ms(number: int) -> datetime:
     return datetime.fromtimestamp(number / 1000, UTC)
 
 
-# A task has some copies of it in memory, as text and as columns.
+# A task has a few copies of a block in memory, as text and as columns.
 BLOCK_BYTES: Final = 16 << 20
 # A task costs some hundredths of a second, and writes a file for each block and day.
 BLOCKS_A_TASK: Final = 4
@@ -184,7 +181,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(files: Iterable[LogFile], size_max: int = BLOCK_BYTES) -> list[Block]:
-    """Large files are cut, small ones go together."""
+    """Large files are split, small ones are combined."""
     blocks: list[Block] = []
     for bundle, members in bundled(files).items():
         room = 0
@@ -215,7 +212,7 @@ def size_of(blocks: Iterable[Block]) -> int:
 
 
 def piece_of(path: str, begin: int, end: int) -> bytes:
-    """The lines that begin between these two places."""
+    """The lines that begin between these two offsets."""
     with open(path, "rb") as file:
         first, last = _next_line(file, begin), _next_line(file, end)
         file.seek(first)
@@ -223,7 +220,7 @@ def piece_of(path: str, begin: int, end: int) -> bytes:
 
 
 def _next_line(file: BinaryIO, place: int) -> int:
-    """Where the first line begins that does so at this place or behind it."""
+    """Where the first line begins at or after this offset."""
     if place == 0:
         return 0
     file.seek(place - 1)
@@ -232,7 +229,7 @@ def _next_line(file: BinaryIO, place: int) -> int:
 
 
 def sharing(spans: Iterable[Mapping[str, Any]]) -> set[int]:
-    """The blocks that have a number of a run in common with another one."""
+    """The blocks that have a number of a run in common with another block."""
     by_run: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
     for span in spans:
         key = span["namespace"], span["source"], span["run"]

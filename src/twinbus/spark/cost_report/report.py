@@ -1,11 +1,12 @@
 """The cost report: logs in, a CostReport out.
 
-    directories --> state up to date --> sums of the days that were asked for --> CostReport
+    directories --> state up to date --> sums of the requested days --> CostReport
 
-Rule 1: a state that turns out to be damaged is made again, once.
-Rule 2: only days that were asked for are read. What the month has had before them is known from
-        the summaries of its days.
-Rule 3: sums by the minute are read where the answer needs them; those by the hour are much fewer.
+Rule 1: a state that turns out to be damaged is computed again, once.
+Rule 2: only requested days are read. The usage of the month before them is in the summaries of its
+        days.
+Rule 3: sums by the minute are read only where the report needs them; those by the hour are much
+        fewer.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from twinbus.spark.runtime.tuning import small_input_settings
 
 __all__ = ["ComputedReport", "ReportRequest", "cost_report", "default_state"]
 
-# A plot has room for about so many.
+# A chart has room for about this many.
 STEPS_MAX: Final = 120
 STEPS_MINUTES: Final = (1, 10, MINUTES_AN_HOUR, MINUTES_A_DAY)
 _SUMS: Final = (
@@ -62,7 +63,7 @@ _SUMS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """What the report is to tell."""
+    """What the report contains."""
 
     prices: PriceSheet
     begins: datetime | None = None
@@ -73,18 +74,18 @@ class ReportRequest:
     source: str | None = None
     """broker, client, or None: the broker's where there are any."""
     month_already: int = 0
-    """Operations that the first month has had, and the logs do not know."""
+    """Operations of the first month that are not in the logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedReport:
-    """A report, and how it was made."""
+    """A report, and how it was computed."""
 
     report: CostReport
     computed: tuple[Computed, ...]
-    """The days that were not known from an earlier report."""
+    """The days that no earlier report had computed."""
     damaged: tuple[Path, ...]
-    """Where damaged lines are kept, as Parquet."""
+    """Directories with damaged lines, as Parquet."""
 
 
 def cost_report(
@@ -94,24 +95,24 @@ def cost_report(
     *,
     state: Path | None = None,
 ) -> ComputedReport:
-    """Count what is new in the logs below the directories, and tell what was asked."""
+    """Add what is new in the logs below the directories to the state, and compute the report."""
     logs = find_logs(directories)
     with CostState(state or default_state(directories)).held() as kept, translate_spark_errors():
         try:
             with translate_spark_errors():
                 computed = update(spark, kept, logs)
-                return _made(spark, kept, asked, computed)
+                return _compute_report(spark, kept, asked, computed)
         except ConfigurationError:
             raise
         except (SparkError, OSError, ValueError, KeyError):
             if not kept.was_known:
                 raise
         kept.forget()
-        return _made(spark, kept, asked, update(spark, kept, logs))
+        return _compute_report(spark, kept, asked, update(spark, kept, logs))
 
 
 def default_state(directories: Sequence[Path]) -> Path:
-    """Beside the logs, or in the cache of somebody who may only read them."""
+    """Beside the logs, or in the user's cache directory if the logs are read-only."""
     where = sorted(str(directory.resolve()) for directory in directories)
     name = hashlib.sha256("\n".join(where).encode()).hexdigest()[:12]
     if os.access(directories[0], os.W_OK | os.X_OK):
@@ -119,12 +120,12 @@ def default_state(directories: Sequence[Path]) -> Path:
     cache = cache_directory()
     if cache is None:
         raise ConfigurationError(
-            "there is no place to keep what was computed", hint="Choose one with --state"
+            "No writable state directory found", hint="Choose a directory with --state"
         )
     return cache / "cost" / name
 
 
-def _made(
+def _compute_report(
     spark: SparkSession, state: CostState, asked: ReportRequest, computed: tuple[Computed, ...]
 ) -> ComputedReport:
     first, end, logged = _minutes(state, asked)
@@ -149,7 +150,7 @@ def _made(
     begins, ends = moment_of_minute(first), moment_of_minute(end)
     answers = Answers(rows, asked.by)
     if not answers:
-        raise ConfigurationError(f"nothing was counted {_told(first, end)}", hint=logged)
+        raise ConfigurationError(f"No operations found {_range_text(first, end)}", hint=logged)
     hours = -((begins - ends) // timedelta(hours=1))
     report = CostReport(
         begins=begins,
@@ -177,30 +178,30 @@ def _sums(spark: SparkSession, state: CostState, days: Sequence[str], kind: str)
 
 
 def _is_of_hours(asked: ReportRequest) -> bool:
-    """Whether no hour is asked for in part; to the ends of the logs they are whole."""
+    """Whether only whole hours are requested; at the ends of the logs they are whole."""
     ends = (asked.begins, asked.ends)
     return all(end is None or end.timestamp() % 3600 == 0 for end in ends)
 
 
 def _minutes(state: CostState, asked: ReportRequest) -> tuple[int, int, str]:
-    """The range in whole minutes, and a sentence about what the logs have."""
+    """The range in whole minutes, and a sentence with the range of the logs."""
     logged = logged_minutes(state)
     if logged is None:
         raise ConfigurationError(
-            "the operations logs have no line that could be counted",
-            hint="Look at the damaged lines, if there are any, or wait for the first",
+            "The operations logs contain no valid line",
+            hint="Check the damaged lines in the state directory, if there are any",
         )
     first, end = logged
-    sentence = f"The logs have lines {_told(first, end)}"
+    sentence = f"Choose a range within the logs, which have lines {_range_text(first, end)}"
     if asked.begins is not None:
         first = int(asked.begins.timestamp() // 60)
     if asked.ends is not None:
         end = -int(-asked.ends.timestamp() // 60)
     if first >= end:
-        raise ConfigurationError(f"there is no time {_told(first, end)}", hint=sentence)
+        raise ConfigurationError(f"Empty time range {_range_text(first, end)}", hint=sentence)
     return first, end, sentence
 
 
-def _told(first: int, end: int) -> str:
+def _range_text(first: int, end: int) -> str:
     begins, ends = (moment_of_minute(each).strftime("%Y-%m-%d %H:%M") for each in (first, end))
     return f"between {begins} and {ends} (UTC)"

@@ -1,21 +1,16 @@
-"""The rows of a report: sliced, priced, and as values.
+"""The rows of a report: from sums by the minute to rows with costs, and to the values of a report.
 
-From sums by the minute to the rows of a report.
-
-    sums --> in_range --> from_one_source --> with_pair --> by_step --> (priced) --> sliced
-
-The rows of slicing.sliced() as the values of a report.
-
-Money for sums: what a day cost by the tiers of its month, shared by its operations.
+    sums --> in_range --> from_one_source --> with_pair --> by_step --> priced --> sliced
+    --> Answers
 
 Rule 1: an entity ``<primary>/x-servicebus-transfer/<n>`` is a backlog queue of the pair <primary>;
         a ping belongs to the pair whose primary it was sent to.
-Rule 2: one query answers everything: sliced() sums by what was asked for, by step and kind, and by
-        entity, and marks which is which.
-Rule 3: prices are worked out by twinbus.cost.prices. Here they are only multiplied.
-Rule 4: a day's charge depends on what the month has had before it, which the logs tell as far as
-        they reach. Within a day every operation costs the same.
-Rule 5: money is Decimal, with 20 places.
+Rule 2: one query computes everything: sliced() sums by the requested keys, by step and kind, and by
+        entity, and marks each row with its kind of sum.
+Rule 3: prices are computed by twinbus.cost.prices. Here they are only multiplied.
+Rule 4: a day's charge depends on the usage of the month before it, as far as the logs contain it.
+        Within a day every operation costs the same.
+Rule 5: money is Decimal, with 20 decimal places.
 """
 
 from __future__ import annotations
@@ -60,7 +55,7 @@ __all__ = [
 ]
 
 WORDS: Final = ("entity", "namespace", "operation", "day", "hour", "source")
-"""What can be asked for with ``--by``."""
+"""The values of ``--by``."""
 COUNTS: Final = (*AMOUNTS, "records", "duplicates", "late")
 BY_STEP: Final = ("step", "operation", "pair")
 BY_ENTITY: Final = ("namespace", "entity")
@@ -77,8 +72,8 @@ def in_range(sums: DataFrame, first_minute: int, end_minute: int) -> DataFrame:
 def from_one_source(
     sums: DataFrame, source: str | None, metered_by_broker: Collection[str]
 ) -> DataFrame:
-    """Lines of that source. Without one: the broker's where there are any, so that nothing counts
-    twice, and the clients' for all other namespaces."""
+    """Lines of that source. Without a source: the broker's where there are any, so that nothing
+    counts twice, and the clients' for all other namespaces."""
     if source is not None:
         return sums.where(F.col("source") == source)
     has_broker = F.col("namespace").isin(sorted(metered_by_broker))
@@ -86,7 +81,7 @@ def from_one_source(
 
 
 def with_pair(sums: DataFrame) -> DataFrame:
-    """The pair on whose account it is; null for ordinary operations."""
+    """With the pair that causes the operation; null for ordinary operations."""
     primary = F.substring_index("entity", BACKLOG_SEPARATOR, 1)
     return sums.withColumn(
         "pair",
@@ -113,7 +108,7 @@ def _floor(name: str, step: int) -> Column:
 
 
 def sliced(sums: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Three sums of everything; ``which`` tells them apart, see set_numbers()."""
+    """Three sums of everything; ``which`` distinguishes them, see set_numbers()."""
     sets = {frozenset(names): list(names) for names in (by, BY_STEP, BY_ENTITY)}
     keys = _keys(by)
     grouped = sums.groupingSets([[F.col(n) for n in names] for names in sets.values()], *keys)
@@ -141,7 +136,7 @@ _DETOUR: Final = (Operation.SEND.value, Operation.RECEIVE.value)
 
 
 class Answers:
-    """What the one query of a report has found."""
+    """The result of the one query of a report."""
 
     def __init__(self, rows: Sequence[Row], by: tuple[str, ...]) -> None:
         sets = set_numbers(by)
@@ -154,7 +149,7 @@ class Answers:
         return bool(self._slices)
 
     def slices(self) -> tuple[Slice, ...]:
-        """Most expensive first, within their time if that comes first."""
+        """Most expensive first; sorted by time before that if it is the first key."""
         found = [_slice({word: _shown(word, row[word]) for word in self._by}, row)
                  for row in self._slices]  # fmt: skip
         found.sort(key=_expensive_first)
@@ -199,7 +194,7 @@ class Answers:
         )
 
     def pairs(self) -> tuple[PairCost, ...]:
-        """What each pair cost on top of the messages themselves, most expensive first."""
+        """The costs of each pair in addition to its messages, most expensive first."""
         found = []
         for (pair,), rows in _grouped(self._of_pairs(), "pair"):
             into, out = _of(rows, Operation.SEND), _of(rows, Operation.RECEIVE)
@@ -280,14 +275,14 @@ _CONTEXT: Final = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
 class Consumed(NamedTuple):
-    """What a day has had of what is paid for."""
+    """The billable usage of a day."""
 
     units: int
     bytes_out: int
 
 
 class DayPrice(NamedTuple):
-    """What one of each cost on a day."""
+    """The price of one unit and of one byte on a day."""
 
     unit: Decimal
     byte_out: Decimal
@@ -296,7 +291,7 @@ class DayPrice(NamedTuple):
 def day_prices(
     consumed: Mapping[str, Consumed], sheet: PriceSheet, already: int = 0
 ) -> dict[str, DayPrice]:
-    """By day; ``already`` is what the first month has had before its first day."""
+    """By day; ``already`` are the units of the first month before its first day."""
     prices: dict[str, DayPrice] = {}
     month, units, size = "", already, 0
     for day in sorted(consumed):
@@ -331,7 +326,7 @@ def prices_on(spark: SparkSession, prices: Mapping[str, DayPrice]) -> DataFrame:
 
 
 def priced(sums: DataFrame, prices: DataFrame, sheet: PriceSheet) -> DataFrame:
-    """What each row cost, in ``cost``."""
+    """With the cost of each row, in ``cost``."""
     operation = F.col("operation")
     # As PriceSheet.billable() has it: a settlement is charged by message, if at all.
     counted = F.when(operation == Operation.SETTLE.value, F.col("messages")).otherwise(

@@ -1,15 +1,15 @@
-"""What a report keeps for the next one: sums by day, and which files they were made from.
+"""The state of reports: sums by day, and the files that they were computed from.
 
-    state/manifest.json                    the truth: what it does not name is rubbish
+    state/manifest.json                    names all valid files; others are removed
           days/2026-11-16.<id>/            sums by minute and by hour (Parquet), summary.json
           damaged/2026-11-16.<id>/         damaged lines (Parquet), by the day in their file's name
-          aside.<id>/                      being made
+          aside.<id>/                      being written
 
-Rule 1: directories are made aside and never changed; the manifest is replaced last, in one step.
-        Whoever is killed in between leaves the old state valid.
-Rule 2: a state that does not hold what its manifest says is forgotten, and made again.
-Rule 3: it is its owner's only: names of queues are nobody else's business.
-Rule 4: one report at a time has the directory.
+Rule 1: new directories are written under other names and never changed; the manifest is replaced
+        last, in one step. If the process is killed in between, the old state is still valid.
+Rule 2: a state whose files do not match its manifest is discarded, and computed again.
+Rule 3: only its owner can read it, because it contains names of queues.
+Rule 4: one report at a time uses the directory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DAMAGED: Final = "damaged"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A directory of the state, and what must be in it."""
+    """A directory of the state, and the files that must be in it."""
 
     name: str
     sizes: dict[str, int]
@@ -47,11 +47,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Files whose names have the same day, as they were when they were read."""
+    """Files whose names have the same day, in the state in which they were read."""
 
     files: dict[str, Fingerprint]
     days: tuple[str, ...]
-    """To which it has contributed lines."""
+    """The days of its lines."""
     damaged: dict[str, int]
     """Lines by reason."""
     damaged_in: Part | None
@@ -64,33 +64,33 @@ class Manifest:
 
 
 class CostState:
-    """One directory, held by this process in a ``with``."""
+    """One directory, locked by this process in a ``with``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.manifest = Manifest()
         self.was_known = False
-        """Whether an earlier report has left something."""
+        """Whether an earlier report has written it."""
 
     @contextmanager
     def held(self) -> Iterator[CostState]:
-        """Nobody else has it in the block; what it knows is loaded."""
+        """Lock it for the block, and load the manifest."""
         try:
             for each in (self.path, self.path / DAYS, self.path / DAMAGED):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigurationError(
-                f"the state directory {str(self.path)!r} cannot be made: {error.strerror}",
-                hint="Choose one with --state",
+                f"The state directory {str(self.path)!r} cannot be created: {error.strerror}",
+                hint="Choose another directory with --state",
             ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigurationError(
-                    f"another report uses the state directory {str(self.path)!r}",
-                    hint="Wait for it, or give another one with --state",
+                    f"Another report uses the state directory {str(self.path)!r}",
+                    hint="Wait until it has ended, or choose another directory with --state",
                 ) from None
             self.manifest = self._load()
             self.was_known = bool(self.manifest.bundles)
@@ -105,24 +105,23 @@ class CostState:
         return self.path / DAYS / self.manifest.days[day].name
 
     def summary(self, day: str) -> dict[str, Any]:
-        """What was found about a day when it was computed."""
+        """The summary that was stored when a day was computed."""
         found: dict[str, Any] = json.loads((self.day_path(day) / SUMMARY).read_text("utf-8"))
         return found
 
     def size_of(self, day: str, kind: str) -> int:
-        """Of the sums of a day, in bytes."""
+        """The size of the sums of a day, in bytes."""
         sizes = self.manifest.days[day].sizes
         return sum(size for name, size in sizes.items() if name.startswith(f"{kind}-"))
 
     def damaged_paths(self) -> list[Path]:
-        """Where the damaged lines are, as Parquet."""
+        """Directories with damaged lines, as Parquet."""
         parts = (bundle.damaged_in for bundle in self.manifest.bundles.values())
         return [self.path / DAMAGED / part.name for part in parts if part is not None]
 
     def _load(self) -> Manifest:
         try:
-            told = json.loads((self.path / MANIFEST).read_text("utf-8"))
-            manifest = _manifest(told)
+            manifest = _parse_manifest(json.loads((self.path / MANIFEST).read_text("utf-8")))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return Manifest()
         return manifest if self._is_whole(manifest) else Manifest()
@@ -143,7 +142,7 @@ class CostState:
 
     @contextmanager
     def aside(self) -> Iterator[Path]:
-        """A new directory to make something in."""
+        """A new directory for files that are not valid yet."""
         path = self.path / f"aside.{uuid4().hex}"
         path.mkdir(mode=0o700)
         try:
@@ -152,24 +151,24 @@ class CostState:
             shutil.rmtree(path, ignore_errors=True)
 
     def adopt_day(
-        self, made: Mapping[str, Iterable[Path]], day: str, summary: Mapping[str, Any]
+        self, new: Mapping[str, Iterable[Path]], day: str, summary: Mapping[str, Any]
     ) -> Part:
-        """Take files of sums, by kind; nothing refers to them until replace()."""
-        return self._adopt(made, DAYS, day, {SUMMARY: json.dumps(summary)})
+        """Move files of sums into the state, by kind; nothing refers to them until replace()."""
+        return self._adopt(new, DAYS, day, {SUMMARY: json.dumps(summary)})
 
-    def adopt_damaged(self, made: Mapping[str, Iterable[Path]], bundle: str) -> Part:
-        return self._adopt(made, DAMAGED, bundle or "undated", {})
+    def adopt_damaged(self, new: Mapping[str, Iterable[Path]], bundle: str) -> Part:
+        return self._adopt(new, DAMAGED, bundle or "undated", {})
 
     def _adopt(
         self,
-        made: Mapping[str, Iterable[Path]],
+        new: Mapping[str, Iterable[Path]],
         where: str,
         name: str,
         texts: Mapping[str, str],
     ) -> Part:
         target = self.path / where / f"{name}.{uuid4().hex[:12]}"
         target.mkdir(mode=0o700)
-        for kind, files in made.items():
+        for kind, files in new.items():
             for number, file in enumerate(files):
                 file.rename(target / f"{kind}-{number:05}.parquet")
         for each, text in texts.items():
@@ -177,7 +176,7 @@ class CostState:
         return Part(target.name, _sizes(target))
 
     def replace(self, manifest: Manifest) -> None:
-        """From now on this is the state."""
+        """Make this manifest the valid one."""
         draft = self.path / f"aside.{uuid4().hex}"
         with draft.open("x", encoding="utf-8") as file:
             json.dump({"version": VERSION, **asdict(manifest)}, file)
@@ -188,7 +187,7 @@ class CostState:
         self._sweep()
 
     def forget(self) -> None:
-        """Everything will be made again."""
+        """Discard everything; it is computed again."""
         self.replace(Manifest())
 
     def _sweep(self) -> None:
@@ -196,10 +195,10 @@ class CostState:
         manifest = self.manifest
         named = {part.name for part in manifest.days.values()}
         named |= {b.damaged_in.name for b in manifest.bundles.values() if b.damaged_in is not None}
-        rubbish = [*self.path.glob("aside.*")]
+        unnamed = [*self.path.glob("aside.*")]
         for kind in (DAYS, DAMAGED):
-            rubbish += [path for path in (self.path / kind).iterdir() if path.name not in named]
-        for path in rubbish:
+            unnamed += [path for path in (self.path / kind).iterdir() if path.name not in named]
+        for path in unnamed:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -215,19 +214,19 @@ def _sizes(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
 
 
-def _manifest(told: Any) -> Manifest:
-    if told["version"] != VERSION:
+def _parse_manifest(found: Any) -> Manifest:
+    if found["version"] != VERSION:
         return Manifest()
     return Manifest(
-        bundles={name: _bundle(each) for name, each in told["bundles"].items()},
-        days={day: Part(**part) for day, part in told["days"].items()},
+        bundles={name: _parse_bundle(each) for name, each in found["bundles"].items()},
+        days={day: Part(**part) for day, part in found["days"].items()},
     )
 
 
-def _bundle(told: Any) -> Bundle:
+def _parse_bundle(found: Any) -> Bundle:
     return Bundle(
-        files={path: Fingerprint(*each) for path, each in told["files"].items()},
-        days=tuple(told["days"]),
-        damaged=dict(told["damaged"]),
-        damaged_in=None if told["damaged_in"] is None else Part(**told["damaged_in"]),
+        files={path: Fingerprint(*each) for path, each in found["files"].items()},
+        days=tuple(found["days"]),
+        damaged=dict(found["damaged"]),
+        damaged_in=None if found["damaged_in"] is None else Part(**found["damaged_in"]),
     )

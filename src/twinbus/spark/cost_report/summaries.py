@@ -1,16 +1,15 @@
-"""Summaries by day, and notes about the logs.
+"""Summaries by day: totals, runs and damaged lines, known without reading the sums of a day.
 
-What is known about days without reading their sums: totals, runs, damaged lines.
-
-What was found in the lines of some days, short enough to be kept beside the sums as JSON.
+BlockNotes computes a day's summary, which is stored as JSON beside its sums; Summaries reads those
+of the days that matter for a report.
 
 a note for each block, day, run and operation --> to which days a file has contributed
-the same, what came twice being counted once  --> what the month has had, who is not closed
+the same, without copies of lines             --> the usage of the month, runs that are not closed
 
-Rule 1: the days of the first month before the range are known for their totals only: they say how
-        far the month's tiers have been used up.
-Rule 2: an open run is told when its last line is in the range: what it has not written would have
-        come right behind it. How much that can be is what the run has said last.
+Rule 1: of the days of the first month before the range only the totals are used: they determine
+        how much of the month's price tiers was used before.
+Rule 2: an open run is reported when its last line is in the range: lines that it did not write
+        would have followed that line. Their maximum is the last one that the run has reported.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ def logged_minutes(state: CostState) -> tuple[int, int] | None:
 
 
 class Summaries:
-    """Of the days that matter for a range of minutes."""
+    """The summaries of the days that matter for a range of minutes."""
 
     def __init__(self, state: CostState, first: int, end: int, source: str | None) -> None:
         self._manifest = state.manifest
         self._first, self._end, self._source = first, end, source
         begin, last = day_named(first // MINUTES_A_DAY), day_named((end - 1) // MINUTES_A_DAY)
         self._month = f"{begin[:7]}-01"
-        # Later days tell which runs were closed after all.
+        # Later days show which runs were closed later.
         self._summaries = {
             day: state.summary(day) for day in sorted(state.manifest.days) if day >= self._month
         }
@@ -74,7 +73,7 @@ class Summaries:
         }
 
     def consumed(self, sheet: PriceSheet) -> dict[str, Consumed]:
-        """What each day of the first month, and of the range, has had of what the sheet charges."""
+        """The billable usage of each day of the first month, and of the range."""
         return {
             day: self._consumed_on(
                 day, sheet, self.metered_by_broker if day in self.days else self._brokers_of([day])
@@ -141,12 +140,12 @@ def _merge(known: dict[str, Any], facts: Mapping[str, Any]) -> None:
 
 
 def _bound(facts: Mapping[str, Any]) -> int:
-    told = facts["unwritten_units_max"]
-    return UNWRITTEN_UNITS_MAX if told is None else int(told)
+    reported = facts["unwritten_units_max"]
+    return UNWRITTEN_UNITS_MAX if reported is None else int(reported)
 
 
 class BlockNotes:
-    """The notes of block_jobs.py, and what they tell.
+    """The notes of block_jobs.py, and what follows from them.
 
     Those ``of_blocks`` are about every block by itself: a file contributes to a day also with
     lines of which another copy was counted. ``counted`` are about what is in the sums.
@@ -189,7 +188,7 @@ class BlockNotes:
             )
             run["to_ms"] = max(run["to_ms"], row.to_ms)
             run["is_closed"] |= row.operation == CLOSED
-            # The last word counts; a line that changes it is never older than the first one.
+            # The last value counts; a line that changes it is never older than the first one.
             is_later = row.to_ms + (row.operation == FLUSHED) > run["bound_ms"]
             if row.unwritten_units_max is not None and is_later:
                 run["bound_ms"] = row.to_ms

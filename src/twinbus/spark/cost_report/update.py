@@ -1,12 +1,12 @@
-"""Bring a state up to date with the logs: only days to which changed files contribute are computed.
+"""Updates a state from the logs: only days to which changed files contribute are computed.
 
     changed bundles --> their days --> all bundles that contribute to these days --> read
 
 Rule 1: a day is always computed from all files that contribute to it, so that copies are found and
-        late lines are counted where they belong.
+        late lines are counted on their own day.
 Rule 2: days that no changed file contributes to are not read, neither as logs nor as sums.
-Rule 3: which days a changed file contributes to is known when it has been read. If others
-        contribute to a day that nobody expected, everything is read once more, with them.
+Rule 3: the days that a changed file contributes to are known after it was read. If other files
+        contribute to an unexpected day among them, everything is read once more, with these files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from twinbus.spark.runtime.tuning import small_input_settings
 
 __all__ = ["Computed", "update"]
 
-# However much the tasks read: what comes back from them is little.
+# The tasks may read much, but return little.
 NOTES_BYTES: Final = 0
 
 
@@ -55,7 +55,7 @@ class Computed:
 
 
 def update(spark: SparkSession, state: CostState, logs: Iterable[LogFile]) -> tuple[Computed, ...]:
-    """Compute what is new; afterwards the state is that of these logs."""
+    """Compute what is new; afterwards the state is up to date with these logs."""
     bundles = bundled(logs)
     known = state.manifest.bundles
     changed = {
@@ -65,7 +65,7 @@ def update(spark: SparkSession, state: CostState, logs: Iterable[LogFile]) -> tu
     }
     if not changed:
         return ()
-    # A file's name tells what is most likely in it.
+    # Most lines of a file are of the day in its name.
     days = {name for name in changed if name}
     days |= {day for name in changed & known.keys() for day in known[name].days}
     while True:
@@ -125,13 +125,13 @@ def _keep(
     changed: set[str],
     days: set[str],
 ) -> None:
-    """Adopt what was made aside for these days and bundles; everything else stays as it is."""
+    """Adopt the new files of these days and bundles; everything else stays as it is."""
     old = state.manifest
     new_days = {day: part for day, part in old.days.items() if day not in days}
     for day in days:
-        made = {name: _made(aside, name, day) for name in (MINUTES, HOURS)}
-        if made[MINUTES]:
-            new_days[day] = state.adopt_day(made, day, found.summary_of(day))
+        new = {name: _find_new(aside, name, day) for name in (MINUTES, HOURS)}
+        if new[MINUTES]:
+            new_days[day] = state.adopt_day(new, day, found.summary_of(day))
     new_bundles = {
         name: Bundle(
             files={file.path: file.fingerprint for file in members},
@@ -147,11 +147,11 @@ def _keep(
 
 
 def _damaged(state: CostState, aside: Path, bundle: str) -> Part | None:
-    made = _made(aside, DAMAGED, bundle)
-    return state.adopt_damaged({DAMAGED: made}, bundle) if made else None
+    new = _find_new(aside, DAMAGED, bundle)
+    return state.adopt_damaged({DAMAGED: new}, bundle) if new else None
 
 
-def _made(aside: Path, kind: str, day: str) -> list[Path]:
-    """Files of a kind and a day."""
+def _find_new(aside: Path, kind: str, day: str) -> list[Path]:
+    """New files of a kind and a day."""
     number = day_number(day) if day else NO_DAY
     return sorted(aside.glob(f"{kind}/{number}/*.parquet"))

@@ -1,19 +1,20 @@
-"""From places to copies: what arrived for an entity, and what became of it.
+"""From stays in places to copies: which copies of messages an entity got, and their status.
 
-    places --with_entity--> --signed--> --named--> --adopted--> --with_fate--> --copies_of-->
+    places --with_entity--> --signed--> --named--> --adopted--> --with_status--> --copies_of-->
 
-    side  entity  message_id  copy  fate  is_older  is_signed  born_ms
+    side  entity  message_id  copy  status  is_older  is_signed  born_ms
 
 Rule 1: a queue's copy is one stay. A message of a topic is one copy, however many subscriptions got
-        it: its stays have their publication in common. Its fate is that of the stay that is
-        furthest from its end; where there are fewer stays than the topic made copies it is missing.
-Rule 2: a message that moves on (forwarded, dead-lettered, due) leaves no copy behind. Where it
-        went it says where it came from: the later stay, the publication and what was dropped there
-        belong to the entity and the copy where it began.
-Rule 3: who purges a queue of the primary, or deletes it, means its messages. A backlog queue holds
-        those of others: they never reached their entity, and are missing.
-Rule 4: a dead letter stays one, whoever takes it from the dead-letter queue; one that a look does
-        not find there is missing. Dead letters that are forwarded leave the books there.
+        it: its stays have their publication in common. Its status is that of the stay that is
+        furthest from its end; with fewer stays than the topic made copies it is missing.
+Rule 2: a message that moves on (forwarded, dead-lettered, due) leaves no copy behind. Its next
+        stay names the one before: the later stay, the publication and what was dropped there
+        belong to the entity and the copy of the first stay.
+Rule 3: purging or deleting a queue of the primary removes its messages on purpose. A backlog queue
+        contains messages of other entities: those never reached their entity, and are missing.
+Rule 4: a dead letter keeps this status after it was received from the dead-letter queue; one that
+        a scan does not find there is missing. Dead letters that are forwarded are not followed
+        further.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ if TYPE_CHECKING:
 __all__ = [
     "COPY_COLUMNS",
     "DROPPED",
-    "GONE_HOME",
     "HOPS_MAX",
+    "LEFT_BACKLOG",
     "adopted",
     "copies_in_receipts",
     "copies_of",
     "named",
     "signed",
     "with_entity",
-    "with_fate",
+    "with_status",
 ]
 
 DEAD_LETTERS: Final = "/$deadletterqueue"
 SUBSCRIPTIONS: Final = "/subscriptions/"
-GONE_HOME: Final = "gone-home"
-"""A backlog message that somebody completed: its copy on the primary must be found."""
+LEFT_BACKLOG: Final = "left-backlog"
+"""A backlog message that a receiver completed: its copy on the primary must be found."""
 DROPPED: Final = "dropped"
-"""By an entity that has seen its id before."""
+"""By duplicate detection of an entity."""
 MOVED_ON: Final = "moved-on"
 PUBLISHED: Final = "published"
-"""A topic took it: its copies are elsewhere."""
-# Four forwards, the most there are, and from there to the dead letters.
+"""A topic accepted it: its copies are in the subscriptions."""
+# Four forwards, the maximum, and from there to the dead letters.
 HOPS_MAX: Final = 5
 SWEPT: Final = ("purged", "deleted")
 COPY_COLUMNS: Final = (
-    "side string, entity string, message_id string, copy string, fate string, "
+    "side string, entity string, message_id string, copy string, status string, "
     "is_older boolean, is_signed boolean, born_ms bigint"
 )
 
-_FATES: Final = {
+_STATUSES: Final = {
     "completed": MessageStatus.DELIVERED.value,
     "forwarded": MOVED_ON,
     "due": MOVED_ON,
@@ -79,7 +80,7 @@ _NEARER_TO_THE_END: Final = (
     DROPPED,
     MessageStatus.UNCLAIMED.value,
     MessageStatus.DELIVERED.value,
-    GONE_HOME,
+    LEFT_BACKLOG,
     MessageStatus.PURGED.value,
     MessageStatus.EXPIRED.value,
     MessageStatus.DEAD_LETTERED.value,
@@ -90,7 +91,7 @@ _NEARER_TO_THE_END: Final = (
 
 
 def with_entity(places: DataFrame) -> DataFrame:
-    """The queue or subscription without its dead letters, and the entity that it belongs to."""
+    """The queue or subscription without its dead-letter suffix, and its entity."""
     queue = F.regexp_replace("place", r"/\$deadletterqueue$", "")
     topic = F.substring_index(queue, SUBSCRIPTIONS, 1)
     is_dead = F.col("place").endswith(DEAD_LETTERS)
@@ -110,7 +111,7 @@ def with_entity(places: DataFrame) -> DataFrame:
 
 
 def signed(places: DataFrame, receipts: DataFrame) -> DataFrame:
-    """Whether a receipt of the syphon says that it sent a stay's message home."""
+    """With a flag: whether a receipt of the syphon reports that it moved the stay's message."""
     receipts = (
         receipts.where(F.col("outcome").isin("moved", "ambiguous", "lock-lost"))
         .select(
@@ -133,7 +134,7 @@ def signed(places: DataFrame, receipts: DataFrame) -> DataFrame:
 def named(places: DataFrame) -> DataFrame:
     """Name the copy that each stay belongs to (rule 1)."""
     own = F.concat_ws("#", "place", "number", "mark", "generation")
-    # In older logs nothing tells the publications of an id apart.
+    # In older logs the publications of an id cannot be distinguished.
     is_of_older_topic = (
         F.col("queue").contains(SUBSCRIPTIONS)
         & F.col("original").isNull()
@@ -149,7 +150,7 @@ def named(places: DataFrame) -> DataFrame:
 
 
 def adopted(places: DataFrame, hops: int = HOPS_MAX) -> DataFrame:
-    """What moved on, ``hops`` times at most, belongs to where it began (rule 2)."""
+    """Assign what moved on, ``hops`` times at most, to its first entity and copy (rule 2)."""
     links = (
         places.where(F.col("end").isin("forwarded", "dead-lettered"))
         .groupBy("side", F.col("place").alias("up_place"), F.col("number").alias("up_number"))
@@ -169,7 +170,7 @@ def adopted(places: DataFrame, hops: int = HOPS_MAX) -> DataFrame:
     )
     for _ in range(hops):
         moved = _one_up(moved, links)
-    # Where it began the logs do not show: it is older than they are.
+    # The logs do not contain its first stay: it is older than they are.
     is_orphan = F.col("up_place").isNotNull()
     moved = (
         moved.where("not has_left")
@@ -184,11 +185,11 @@ def adopted(places: DataFrame, hops: int = HOPS_MAX) -> DataFrame:
 
 
 def _one_up(moved: DataFrame, links: DataFrame) -> DataFrame:
-    """Each row with the entity and the copy of where it was before, if that is known."""
-    # A number comes again in an entity that was made anew: the last stay before this one.
+    """Each row with the entity and the copy of the stay before, if that is known."""
+    # Numbers are used again in an entity that was created again: take the last stay before.
     parent = F.array_max(F.filter("links", lambda each: each["born_ms"] <= F.col("up_ms")))
     is_known = F.col("parent").isNotNull()
-    # Who forwards dead letters has taken them from the books.
+    # Forwarded dead letters are not followed further.
     leaves = F.coalesce(F.col("up_place").endswith(DEAD_LETTERS), F.lit(False))
     return (
         moved.withColumn("has_left", F.col("has_left") | leaves)
@@ -211,33 +212,33 @@ def _one_up(moved: DataFrame, links: DataFrame) -> DataFrame:
     )
 
 
-def with_fate(places: DataFrame) -> DataFrame:
-    """What became of each stay."""
+def with_status(places: DataFrame) -> DataFrame:
+    """With the status of each stay."""
     is_backlog = F.col("side") == "backlog"
     there = F.when(is_backlog, MessageStatus.IN_BACKLOG.value).otherwise(
         MessageStatus.WAITING.value
     )
     ended = (
-        F.when(is_backlog & F.col("end").isin("completed", "forwarded"), GONE_HOME)
+        F.when(is_backlog & F.col("end").isin("completed", "forwarded"), LEFT_BACKLOG)
         .when(is_backlog & F.col("end").isin(*SWEPT), MessageStatus.MISSING.value)
-        .otherwise(_by(_FATES, F.col("end")))
+        .otherwise(_by(_STATUSES, F.col("end")))
     )
     dead = F.when(F.col("end").isin("gone", "replaced"), MessageStatus.MISSING.value).otherwise(
         MessageStatus.DEAD_LETTERED.value
     )
     is_unclaimed = (F.col("end") == "published") & (F.col("copies") == 0)
-    fate = (
+    status = (
         F.when(F.col("is_dead"), dead)
         .when(F.col("end").isNull(), there)
         .when(is_unclaimed, MessageStatus.UNCLAIMED.value)
         .otherwise(ended)
     )
-    return places.withColumn("fate", fate)
+    return places.withColumn("status", status)
 
 
 def copies_of(places: DataFrame) -> DataFrame:
     """One row for each copy."""
-    distance = _by({name: rank for rank, name in enumerate(_NEARER_TO_THE_END)}, F.col("fate"))
+    distance = _by({name: rank for rank, name in enumerate(_NEARER_TO_THE_END)}, F.col("status"))
     is_stay = F.col("number").isNotNull()
     # A rule of a subscription may give its copy another id.
     first_hand = F.when(~is_stay, 2).when(F.col("from_place").isNull(), 1).otherwise(0)
@@ -248,25 +249,27 @@ def copies_of(places: DataFrame) -> DataFrame:
         .agg(
             F.max_by("message_id", first_hand).alias("message_id"),
             F.when(made > found, MessageStatus.MISSING.value)
-            .otherwise(F.max_by("fate", distance))
-            .alias("fate"),
+            .otherwise(F.max_by("status", distance))
+            .alias("status"),
             F.max(F.col("generation") == 0).alias("is_older"),
             F.max("is_signed").alias("is_signed"),
             F.min("born_ms").alias("born_ms"),
         )
-        .where(~F.col("fate").isin(MOVED_ON, PUBLISHED))
+        .where(~F.col("status").isin(MOVED_ON, PUBLISHED))
     )
 
 
 def copies_in_receipts(receipts: DataFrame) -> DataFrame:
-    """What receipts alone tell of the backlog, where it has no log."""
-    fates = {"moved": GONE_HOME, "dead-lettered": MessageStatus.DEAD_LETTERED.value}
-    # What was moved once is at home, whatever happened to it in the backlog afterwards.
+    """The copies in the backlog by receipts alone, where the backlog has no log."""
+    statuses = {"moved": LEFT_BACKLOG, "dead-lettered": MessageStatus.DEAD_LETTERED.value}
+    # A message that was moved once is on the primary, whatever happened in the backlog later.
     decisive = F.max_by("outcome", F.struct(F.col("outcome") == "moved", "at_ms"))
     return (
         receipts.groupBy("queue", "number", "entity", "message_id")
         .agg(
-            F.coalesce(_by(fates, decisive), F.lit(MessageStatus.IN_BACKLOG.value)).alias("fate"),
+            F.coalesce(_by(statuses, decisive), F.lit(MessageStatus.IN_BACKLOG.value)).alias(
+                "status"
+            ),
             F.max(F.col("outcome").isin("moved", "ambiguous", "lock-lost")).alias("is_signed"),
             F.min(F.coalesce("enqueued_ms", "at_ms")).alias("born_ms"),
         )
@@ -275,7 +278,7 @@ def copies_in_receipts(receipts: DataFrame) -> DataFrame:
             "entity",
             "message_id",
             F.concat_ws("#", "queue", "number").alias("copy"),
-            "fate",
+            "status",
             F.lit(False).alias("is_older"),
             "is_signed",
             "born_ms",

@@ -1,15 +1,13 @@
-"""Differences between accounts, and the outages they belong to.
-
-What does not add up, with all that the logs say about it.
+"""The messages that do not add up, with their traces in the logs; and the outages of entities.
 
     accounts --that_differ--> --with_traces-->
 
     entity  message_id  missing  unexpected  doubled  traces
 
-When entities were diverted, from the journal of a pair.
+Outages, the times in which entities were diverted, come from the journal of a pair.
 
-Rule 1: a message is named by its id. Of messages without one only places and numbers are shown
-        that nothing explains; which of them is meant nobody knows.
+Rule 1: a message is named by its id. Of messages without an id only unexplained places and numbers
+        are shown; which of them is the message in question is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["outages_in", "that_differ", "traces", "with_traces"]
 
-# A message that was handed out for ever would fill the page: its last lines tell enough.
+# A message that was delivered very often would fill the page: its last lines are enough.
 TRACES_MAX: Final = 12
 
 
@@ -49,7 +47,7 @@ def that_differ(accounts: DataFrame) -> DataFrame:
 
 
 def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame) -> DataFrame:
-    """Everything that is written about messages, in the shape of ``cost.reconciliation.Trace``."""
+    """All entries about messages, with the fields of ``cost.reconciliation.Trace``."""
     is_backlog, is_completed = F.col("side") == "backlog", F.col("end") == "completed"
     is_unexplained = F.col("end").isin("gone", "replaced") | (
         is_backlog & (F.col("end").isin(*SWEPT) | (is_completed & ~F.col("is_signed")))
@@ -90,7 +88,7 @@ def traces(places: DataFrame, sent: DataFrame, receipts: DataFrame) -> DataFrame
 
 
 def _trace(
-    frame: DataFrame, kind: Column, *, is_suspect: Column | None = None, **told: Column
+    frame: DataFrame, kind: Column, *, is_suspect: Column | None = None, **values: Column
 ) -> DataFrame:
     text, number = F.lit(""), F.lit(None)
     return frame.select(
@@ -98,22 +96,22 @@ def _trace(
         "message_id",
         (F.lit(False) if is_suspect is None else is_suspect).alias("is_suspect"),
         F.struct(
-            told["at_ms"].cast("bigint").alias("at_ms"),
+            values["at_ms"].cast("bigint").alias("at_ms"),
             kind.alias("kind"),
-            told["place"].alias("place"),
-            told.get("number", number).cast("bigint").alias("number"),
-            told.get("side", text).alias("side"),
-            told.get("last", text).alias("last"),
-            told.get("last_ms", number).cast("bigint").alias("last_ms"),
-            F.coalesce(told.get("reason", text), text).alias("reason"),
+            values["place"].alias("place"),
+            values.get("number", number).cast("bigint").alias("number"),
+            values.get("side", text).alias("side"),
+            values.get("last", text).alias("last"),
+            values.get("last_ms", number).cast("bigint").alias("last_ms"),
+            F.coalesce(values.get("reason", text), text).alias("reason"),
         ).alias("trace"),
     )
 
 
 def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
-    """Each difference with its traces, the last of them if there are many.
+    """Each difference with its traces, the last ones if there are many.
 
-    There are few differences, compared with the traces of a log: they fit into every task.
+    There are few differences, compared with the traces of a log: every task gets all of them.
     """
     names = differences.columns
     is_meant = F.col("message_id").eqNullSafe(F.col("of_id")) & (
@@ -127,10 +125,10 @@ def with_traces(differences: DataFrame, traces: DataFrame) -> DataFrame:
     )
     latest_first = Window.partitionBy(*names).orderBy(F.desc_nulls_last("trace"))
     return (
-        # Of some the logs say nothing.
+        # Some have no traces in the logs.
         meant.unionByName(differences, allowMissingColumns=True)
         .withColumn("place_in_time", F.row_number().over(latest_first))
-        # Of messages without id there may be millions: they are cut before they are collected.
+        # There may be millions without an id: they are limited before they are collected.
         .where(F.col("place_in_time") <= TRACES_MAX)
         .groupBy(*names)
         .agg(F.sort_array(F.collect_list("trace"), asc=False).alias("traces"))
@@ -166,7 +164,7 @@ def _events(journal: Path) -> list[tuple[str, datetime, str]]:
         ]
     except OSError as error:
         raise ConfigurationError(
-            f"the journal {str(journal)!r} cannot be read: {error.strerror}",
-            hint="Name the file that was given as journal to the pair",
+            f"The journal {str(journal)!r} cannot be read: {error.strerror}",
+            hint="Name the file that the pair's option journal names",
         ) from error
     return sorted(entries, key=lambda entry: entry[1])

@@ -1,6 +1,4 @@
-"""Audit logs and receipts as tables, and whether the logs are complete.
-
-Logs and receipts as tables with the columns that the steps use.
+"""Audit logs and receipts as tables with the columns of the next steps; completeness of the logs.
 
     files --audit_lines--> lines --without_copies--> --events_of--> --sent_of-->
 
@@ -8,20 +6,18 @@ Logs and receipts as tables with the columns that the steps use.
     from_place  from_number  publication  copies  expires_ms  line
 
 ``place`` is a queue or subscription, its dead-letter queue included; ``side`` is primary or
-backlog; ``number`` is the sequence number there, and ``line`` names a line for ever. Times are Unix
+backlog; ``number`` is the sequence number there, and ``line`` identifies a line. Times are Unix
 milliseconds.
 
-Are the logs whole: what their runs say about themselves.
-
-Rule 1: a line that cannot be read is counted and left out; a file is read once, however often it
-        is named. A line that is in several files is the same as often as its run and number are;
-        lines of older versions have none.
-Rule 2: a namespace may be the primary of one pair and hold the backlog of another: the queues of
-        that backlog are none of its entities.
-Rule 3: the numbers of a run have no gap; where one is missing a line was lost. What was before the
-        first line is not missed: logs need not be given from their beginning.
+Rule 1: a line that cannot be parsed is counted and left out; a file is read once, however often it
+        is named. Lines in several files are the same if run and number are the same; lines of older
+        versions have neither.
+Rule 2: a namespace may be the primary of one pair and contain the backlog of another: the queues of
+        that backlog are not entities of the primary.
+Rule 3: the numbers of a run have no gap; a missing number is a lost line. Lines before the first
+        one do not count as lost: logs may begin in the middle of a run.
 Rule 4: files of one run that have the same numbers are copies.
-Rule 5: a run without its end goes on, or was killed: its last lines may be missing.
+Rule 5: a run without an end is still open, or was killed: its last lines may be missing.
 """
 
 from __future__ import annotations
@@ -96,8 +92,8 @@ def audit_lines(spark: SparkSession, directories: Mapping[str, Path]) -> DataFra
         found = {each.resolve() for each in directory.rglob("audit*.jsonl")}
         if not found:
             raise ConfigurationError(
-                f"there is no audit log below {str(directory)!r}",
-                hint="Brokers write one with --audit, clients with audit=True",
+                f"No audit log found below {str(directory)!r}",
+                hint="Start brokers with --audit, and create clients with audit=True",
             )
         for each in found:
             names_of.setdefault(each, []).append(name)
@@ -146,14 +142,14 @@ def _read(spark: SparkSession, files: list[str], names: Iterable[str]) -> DataFr
 
 
 def census(lines: DataFrame) -> DataFrame:
-    """Who wrote about what, and how many lines: a few rows."""
+    """The number of lines by source, place and event: a few rows."""
     return lines.groupBy("given", "source", "namespace", "place", "event", "is_damaged").agg(
         F.count("*").alias("lines")
     )
 
 
 def run_parts(lines: DataFrame) -> DataFrame:
-    """What each file has of each run, in the shape of ``runs.RunPart``."""
+    """The part of each run in each file, with the fields of RunPart."""
     return (
         lines.where(_is_numbered())
         .groupBy("source", "namespace", "run", "file")
@@ -177,13 +173,13 @@ def _is_numbered() -> Column:
 
 
 def events_of(lines: DataFrame, pair: str) -> DataFrame:
-    """What brokers wrote about messages of the pair: on its primary, and in its backlog queues."""
+    """The brokers' lines about messages of the pair: on its primary, and in its backlog queues."""
     place = F.col("place")
     is_backlog = place.startswith(backlog_prefix(pair))
-    is_at_home = (F.col("namespace") == pair) & ~place.contains(BACKLOG_SEPARATOR)
+    is_primary = (F.col("namespace") == pair) & ~place.contains(BACKLOG_SEPARATOR)
     return (
         lines.where(~F.col("is_damaged") & (F.col("source") == "broker") & (place != ""))
-        .where(is_backlog | is_at_home)
+        .where(is_backlog | is_primary)
         .select(
             F.when(is_backlog, "backlog").otherwise("primary").alias("side"),
             "place",
@@ -205,7 +201,7 @@ def events_of(lines: DataFrame, pair: str) -> DataFrame:
 
 
 def sent_of(lines: DataFrame, pair: str) -> DataFrame:
-    """What clients of the pair wrote about their sends: one row for each message."""
+    """The lines of the pair's clients about their sends: one row for each message."""
     return lines.where(
         ~F.col("is_damaged")
         & (F.col("source") == "client")
@@ -222,8 +218,8 @@ def receipt_lines(spark: SparkSession, where: Path) -> DataFrame:
     files = [where] if where.is_file() else sorted(where.glob("*.jsonl"))
     if not files:
         raise ConfigurationError(
-            f"there are no receipts in {str(where)!r}",
-            hint="Name what --receipts was given to the syphon, or its state directory",
+            f"No receipts found in {str(where)!r}",
+            hint="Name the directory of the syphon's --receipts, or its state directory",
         )
     lines = spark.read.schema(_RECEIPT_LINE).json([str(each) for each in files])
     return in_words_of_today(lines.where("queue is not null"))
@@ -258,7 +254,7 @@ def _names(columns: str) -> list[str]:
 
 
 def _of_run(name: str) -> Column:
-    """A number that a run gives out, as a name for ever."""
+    """A number of a run, made unique by the run."""
     return F.when(F.col("run").isNotNull() & F.col(name).isNotNull(), F.concat_ws("#", "run", name))
 
 
@@ -267,7 +263,7 @@ def _ms(name: str) -> Column:
 
 
 class RunPart(NamedTuple):
-    """What one file has of one run."""
+    """The part of one run in one file."""
 
     source: str
     namespace: str
@@ -290,7 +286,7 @@ def _by_run(parts: Iterable[RunPart]) -> Iterator[list[RunPart]]:
 
 
 def have_copies(parts: Iterable[RunPart]) -> bool:
-    """Whether a line may be there twice (rule 4)."""
+    """Whether a line may occur twice (rule 4)."""
     return any(
         any(later.first <= sooner.last for sooner, later in pairwise(run))
         or any(part.lines > part.last - part.first + 1 for part in run)
@@ -307,12 +303,12 @@ def lost_lines(parts: Iterable[RunPart]) -> int:
 
 
 def unclosed(parts: Iterable[RunPart]) -> Iterator[str]:
-    """A sentence for each side that has runs without an end (rule 5)."""
+    """One sentence for each side that has runs without an end (rule 5)."""
     counts: dict[str, int] = {}
     for run in _by_run(parts):
         if not any(part.is_closed for part in run):
-            who = "clients" if run[0].source == "client" else f"the broker of {run[0].namespace}"
-            counts[who] = counts.get(who, 0) + 1
-    for who, count in sorted(counts.items()):
+            side = "clients" if run[0].source == "client" else f"the broker of {run[0].namespace}"
+            counts[side] = counts.get(side, 0) + 1
+    for side, count in sorted(counts.items()):
         runs = "1 run" if count == 1 else f"{count:,} runs"
-        yield f"{runs} of {who} without an end: unless still open, the last lines may be missing."
+        yield f"{runs} of {side} without an end: unless still open, the last lines may be missing."

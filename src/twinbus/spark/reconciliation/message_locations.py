@@ -1,18 +1,19 @@
 """From events to places: one row for each stay of a message in a queue.
 
-    events --places_of--> --ended_with_their_entity--> --looked_for--> --marked--> places
+    events --places_of--> --ended_with_their_entity--> --compared_with_scan--> --marked--> places
 
     side  place  number  generation  message_id  born_ms  last  last_ms  end  end_ms  reason
     destination  original  from_place  from_number  publication  copies  expires_ms  mark
 
 Rule 1: a stay begins when a message is stored or scheduled under a number. The same number stored
-        again is another stay (``generation``), of an entity that was deleted and made anew.
+        again is another stay (``generation``), of an entity that was deleted and created again.
 Rule 2: ``end`` is how the message left; null while it is there. ``generation`` 0 is a stay whose
-        beginning the logs do not show.
-Rule 3: what the logs call there and a look did not find has ended: it is ``gone``; or it has
-        expired, if its time was over: somebody may hold it, and then its line comes later.
-Rule 4: what a topic took, and what was dropped as a duplicate, stayed nowhere and has no number. It
-        is marked by a row that ends with it (``mark``).
+        beginning is not in the logs.
+Rule 3: a message that is there by the logs and that a scan did not find has left: it is ``gone``,
+        or expired if its time was over: a receiver may have it locked, and then its line follows
+        later.
+Rule 4: a message that a topic accepted, or that was dropped as a duplicate, has no stay and no
+        number. It gets a row of its own with this end (``mark``).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
-    "LOOKED_COLUMNS",
-    "LOOK_COLUMNS",
     "PLACE_COLUMNS",
+    "SCANNED_COLUMNS",
+    "SCAN_COLUMNS",
+    "compared_with_scan",
     "ended_with_their_entity",
-    "looked_for",
     "marked",
     "places_of",
 ]
@@ -51,20 +52,20 @@ PLACE_COLUMNS: Final = (
     "destination string, original bigint, from_place string, from_number bigint, "
     "publication string, copies int, expires_ms bigint, mark string"
 )
-LOOK_COLUMNS: Final = (
+SCAN_COLUMNS: Final = (
     "side string, place string, number bigint, generation bigint, message_id string, "
     "born_ms bigint, destination string"
 )
-LOOKED_COLUMNS: Final = "side string, place string, looked_ms bigint"
+SCANNED_COLUMNS: Final = "side string, place string, scanned_ms bigint"
 _KEY: Final = ("side", "place", "number")
-_TOLD_AT_BIRTH: Final = ("original", "from_place", "from_number", "publication", "expires_ms")
+_BIRTH_COLUMNS: Final = ("original", "from_place", "from_number", "publication", "expires_ms")
 
 
 def places_of(events: DataFrame) -> DataFrame:
-    """Every stay that the events tell of."""
+    """Every stay in the events."""
     step = F.when(F.col("event").isin(*BIRTHS), 0).when(F.col("event").isin(*ENDS), 2).otherwise(1)
     in_order = Window.partitionBy(*_KEY).orderBy("at_ms", "step")
-    # The same line in a copy of a log is no other birth.
+    # The same line in a copy of a log is not another beginning.
     before = F.lag(F.struct("at_ms", "step")).over(in_order)
     is_birth = (F.col("step") == 0) & ~before.eqNullSafe(F.struct("at_ms", "step"))
     by_generation = Window.partitionBy(*_KEY).orderBy("generation")
@@ -82,10 +83,10 @@ def places_of(events: DataFrame) -> DataFrame:
             F.max("at_ms").alias("last_ms"),
             ending.alias("ending"),
             F.max("destination").alias("destination"),
-            *(F.max(name).alias(name) for name in _TOLD_AT_BIRTH),
+            *(F.max(name).alias(name) for name in _BIRTH_COLUMNS),
             F.max(F.col("event").isin(*BIRTHS, "delivered")).alias("is_known"),
         )
-        # Of a message that only its end tells of nobody knows whether it has an id.
+        # If only the end is in the logs, it is unknown whether the message has an id.
         .where("is_known")
         .withColumn("next_ms", F.lead("born_ms").over(by_generation))
     )
@@ -101,15 +102,15 @@ def places_of(events: DataFrame) -> DataFrame:
         F.when(is_replaced, F.col("next_ms")).otherwise(F.col("ending.at_ms")).alias("end_ms"),
         F.col("ending.reason").alias("reason"),
         "destination",
-        *_TOLD_AT_BIRTH,
+        *_BIRTH_COLUMNS,
         F.lit(None).cast("int").alias("copies"),
         F.lit(None).cast("string").alias("mark"),
     )
 
 
 def marked(places: DataFrame, events: DataFrame) -> DataFrame:
-    """With a row for what topics took and for what was dropped on the primary (rule 4)."""
-    # Copies of older logs have no publication: nobody could find them.
+    """With a row for what topics accepted and for what was dropped on the primary (rule 4)."""
+    # Copies in older logs have no publication, so they cannot be found.
     is_vain = (F.col("copies") > 0) & F.col("publication").isNull()
     marks = (
         events.where("side = 'primary' and event in ('published', 'duplicate')")
@@ -127,7 +128,7 @@ def marked(places: DataFrame, events: DataFrame) -> DataFrame:
             F.col("at_ms").alias("end_ms"),
             F.lit(None).cast("string").alias("reason"),
             F.lit(None).cast("string").alias("destination"),
-            *_TOLD_AT_BIRTH,
+            *_BIRTH_COLUMNS,
             "copies",
             F.coalesce("line", _nameless_mark()).alias("mark"),
         )
@@ -140,7 +141,7 @@ def _nameless_mark() -> Column:
 
 
 def ended_with_their_entity(places: DataFrame, events: DataFrame) -> DataFrame:
-    """What was still in an entity when that was deleted has gone with it."""
+    """Messages that were in an entity when it was deleted have the end ``deleted``."""
     deletions = (
         events.where("event = 'deleted'")
         .groupBy("side", "place")
@@ -159,40 +160,41 @@ def ended_with_their_entity(places: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def looked_for(places: DataFrame, look: DataFrame, looked: DataFrame) -> DataFrame:
-    """Compare with what the queues hold: ``look`` has the messages, ``looked`` who was asked when.
+def compared_with_scan(places: DataFrame, scan: DataFrame, scanned: DataFrame) -> DataFrame:
+    """Compare with the messages in the queues: ``scan`` has them, ``scanned`` when each place was
+    scanned.
 
-    What came after the look is not judged by it. ``look.generation`` is 0 where there are logs:
-    what they do not tell of is older than they are.
+    Messages that came after the scan are not compared. ``scan.generation`` is 0 where there are
+    logs: messages that these do not contain are older than they are.
     """
-    found = look.select(*_KEY, F.col("message_id").alias("found_id"), F.lit(True).alias("is_found"))
-    known = places.join(F.broadcast(looked), ["side", "place"], "left").join(
+    found = scan.select(*_KEY, F.col("message_id").alias("found_id"), F.lit(True).alias("is_found"))
+    known = places.join(F.broadcast(scanned), ["side", "place"], "left").join(
         found, list(_KEY), "left"
     )
-    # An id of bytes is hexadecimal in a log, and base64 in a look.
+    # An id of bytes is hexadecimal in a log, and base64 in a scan.
     in_hex = F.lower(F.hex(F.try_to_binary("found_id", F.lit("base64"))))
     is_same = (F.col("found_id") == F.col("message_id")) | (in_hex == F.col("message_id"))
     is_other = ~is_same & F.col("message_id").isNotNull()
     is_missed = F.col("is_found").isNull() | F.coalesce(is_other, F.lit(False))
-    is_gone = F.col("end").isNull() & is_missed & (F.col("last_ms") < F.col("looked_ms"))
-    is_over = F.coalesce(F.col("expires_ms") <= F.col("looked_ms"), F.lit(False))
-    judged = known.withColumns(
+    is_gone = F.col("end").isNull() & is_missed & (F.col("last_ms") < F.col("scanned_ms"))
+    is_over = F.coalesce(F.col("expires_ms") <= F.col("scanned_ms"), F.lit(False))
+    compared = known.withColumns(
         {
             "end": F.when(is_gone & is_over, "expired")
             .when(is_gone, "gone")
             .otherwise(F.col("end")),
             "end_ms": F.when(is_gone & is_over, F.col("expires_ms"))
-            .when(is_gone, F.col("looked_ms"))
+            .when(is_gone, F.col("scanned_ms"))
             .otherwise(F.col("end_ms")),
         }
-    ).drop("looked_ms", "is_found", "found_id")
-    return judged.unionByName(_unknown(places, look))
+    ).drop("scanned_ms", "is_found", "found_id")
+    return compared.unionByName(_unknown(places, scan))
 
 
-def _unknown(places: DataFrame, look: DataFrame) -> DataFrame:
-    """What is there and no log tells of: stored before the logs begin, or without logs."""
+def _unknown(places: DataFrame, scan: DataFrame) -> DataFrame:
+    """Messages that are there and in no log: stored before the logs begin, or without logs."""
     known = places.select(*_KEY).distinct()
-    return look.join(known, list(_KEY), "left_anti").select(
+    return scan.join(known, list(_KEY), "left_anti").select(
         *_KEY,
         "generation",
         "message_id",

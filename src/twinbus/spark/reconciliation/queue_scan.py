@@ -1,9 +1,10 @@
-"""What the queues hold now: peeked through the connector, which takes and locks nothing.
+"""The messages that are in the queues now: peeked through the connector, which locks nothing.
 
-Rule 1: the look comes before the logs are read for the last time: what is taken after the look has
-        its line then, and what comes after it is not judged.
-Rule 2: an entity that no longer exists holds nothing. Without Manage nobody can list them; then all
-        that the logs name must be there. A topic holds nothing that could be looked at.
+Rule 1: the scan comes before the logs are read for the last time: a message that is received after
+        the scan has its line then, and messages that arrive after it are not compared with it.
+Rule 2: an entity that no longer exists is empty. Without the Manage claim entities cannot be
+        listed; then all entities that the logs name must exist. A topic contains no messages that
+        could be peeked.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from twinbus.encoding.envelope.fields import PATH
 from twinbus.errors import AccessRefused
 from twinbus.spark.connection_refs import NamespaceRef
 from twinbus.spark.reconciliation.copies import DEAD_LETTERS, SUBSCRIPTIONS
-from twinbus.spark.reconciliation.message_locations import LOOK_COLUMNS, LOOKED_COLUMNS
+from twinbus.spark.reconciliation.message_locations import SCAN_COLUMNS, SCANNED_COLUMNS
 from twinbus.spark.registration import register
 from twinbus.spark.runtime.tuning import empty
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["existing", "look_at"]
+__all__ = ["scan_queues", "select_places"]
 
 
-def look_at(
+def scan_queues(
     spark: SparkSession,
     side: str,
     namespace: NamespaceRef,
@@ -39,31 +40,31 @@ def look_at(
     topics: Collection[str] = (),
     has_log: bool,
 ) -> tuple[DataFrame, DataFrame]:
-    """The messages in the places that are known, and which of them were asked when.
+    """The messages in the known places, and which places were scanned when.
 
-    All queues that begin with ``prefix`` are asked, too; of a topic, its subscriptions are.
-    ``topics`` are those that a log tells of.
+    All queues that begin with ``prefix`` are scanned as well; of a topic, its subscriptions are.
+    ``topics`` are those that a log names.
     """
     register(spark)
     known = set(known)
     wanted = {each.removesuffix(DEAD_LETTERS) for each in known}
-    asked, there = asyncio.run(existing(namespace, wanted, prefix, topics))
-    looked_ms = int(time.time() * 1000)
-    # A dead-letter queue that a log does not tell of holds nothing that the log could miss.
-    dead = {each for each in asked if not has_log or each + DEAD_LETTERS in known}
-    places = [*asked, *(each + DEAD_LETTERS for each in sorted(dead))]
-    looked = spark.createDataFrame([(side, each, looked_ms) for each in places], LOOKED_COLUMNS)
-    look = empty(spark, LOOK_COLUMNS)
+    selected, present = asyncio.run(select_places(namespace, wanted, prefix, topics))
+    scanned_ms = int(time.time() * 1000)
+    # A dead-letter queue that the log does not name has no messages that the log could miss.
+    dead = {each for each in selected if not has_log or each + DEAD_LETTERS in known}
+    places = [*selected, *(each + DEAD_LETTERS for each in sorted(dead))]
+    scanned = spark.createDataFrame([(side, each, scanned_ms) for each in places], SCANNED_COLUMNS)
+    scan = empty(spark, SCAN_COLUMNS)
     for sub_queue, queues in (
-        ("none", there),
-        ("deadLetter", [each for each in there if each in dead]),
+        ("none", present),
+        ("deadLetter", [each for each in present if each in dead]),
     ):
         if queues:
             options = {**namespace.to_options(), "queues": ",".join(queues), "subQueue": sub_queue}
             found = spark.read.format("servicebus").options(**options).load()
-            look = look.unionByName(_rows(found, side, has_log))
-    # It is read once: a second look would find something else.
-    return look.localCheckpoint(), looked
+            scan = scan.unionByName(_rows(found, side, has_log))
+    # It is read once: a second scan would find other messages.
+    return scan.localCheckpoint(), scanned
 
 
 def _rows(found: DataFrame, side: str, has_log: bool) -> DataFrame:
@@ -78,11 +79,11 @@ def _rows(found: DataFrame, side: str, has_log: bool) -> DataFrame:
     )
 
 
-async def existing(
+async def select_places(
     namespace: NamespaceRef, wanted: set[str], prefix: str | None, known_topics: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """What is asked, and what of it exists."""
-    async with namespace.opened() as opened:
+    """The places to scan, and those of them that exist."""
+    async with namespace.open() as opened:
         manager = opened.management
         try:
             queues = {each.path.lower() async for each in manager.list_queues()}
@@ -97,5 +98,5 @@ async def existing(
             places = sorted(wanted - above - set(known_topics))
             return places, places
     own = {each for each in queues if prefix is not None and each.startswith(prefix)}
-    asked = (wanted - topics) | copies | own
-    return sorted(asked), sorted(asked & (queues | copies))
+    selected = (wanted - topics) | copies | own
+    return sorted(selected), sorted(selected & (queues | copies))

@@ -1,8 +1,10 @@
-"""Do the books of a pair close: the chain of steps, and the answer as values.
+"""Reconciles a pair: the chain of steps, and the result as values.
 
-Rule 1: what is given is used, what is not is said (``AvailableSources``). What is given and tells
-        nothing of its side of the pair is refused: its silence would look like order.
-Rule 2: the logs are read after the look. What was taken between both has its line then.
+Rule 1: the result names the sources that were used (``AvailableSources``). A directory of logs
+        without a line about its side of the pair is refused: the result would hide that nothing
+        was checked.
+Rule 2: the logs are read after the scan of the queues. A message that was received between both has
+        its line then.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from twinbus.spark.reconciliation.copies import (
     named,
     signed,
     with_entity,
-    with_fate,
+    with_status,
 )
 from twinbus.spark.reconciliation.differences import outages_in, that_differ, traces, with_traces
 from twinbus.spark.reconciliation.log_tables import (
@@ -63,12 +65,12 @@ from twinbus.spark.reconciliation.log_tables import (
     without_copies,
 )
 from twinbus.spark.reconciliation.message_locations import (
+    compared_with_scan,
     ended_with_their_entity,
-    looked_for,
     marked,
     places_of,
 )
-from twinbus.spark.reconciliation.queue_scan import look_at
+from twinbus.spark.reconciliation.queue_scan import scan_queues
 from twinbus.spark.runtime.tuning import done, empty, small_input_settings
 
 if TYPE_CHECKING:
@@ -78,18 +80,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Sources", "reconcile"]
 
-# More than anybody reads.
+# More than a person reads.
 DIFFERENCES_MAX: Final = 100_000
 _SIDES: Final = {
-    "primary": "of the broker of {pair}",
-    "secondary": "of another broker than that of {pair}",
-    "client": "of a client of {pair}",
+    "primary": "written by the broker of {pair}",
+    "secondary": "written by another broker than that of {pair}",
+    "client": "written by a client of {pair}",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What there is to read; at least one of them."""
+    """The sources to read; at least one of them."""
 
     primary_logs: Path | None = None
     secondary_logs: Path | None = None
@@ -97,7 +99,7 @@ class Sources:
     receipts: Path | None = None
     journal: Path | None = None
     primary: NamespaceRef | None = None
-    """To look at the queues; both or none."""
+    """To scan the queues; both or none."""
     secondary: NamespaceRef | None = None
 
     @property
@@ -113,7 +115,7 @@ class Sources:
 
     @property
     def logs(self) -> dict[str, Path]:
-        """The directories with audit logs, by the side that they tell of."""
+        """The directories with audit logs, by their side of the pair."""
         found = {
             "primary": self.primary_logs,
             "secondary": self.secondary_logs,
@@ -130,12 +132,12 @@ def reconcile(
     begins: datetime | None = None,
     ends: datetime | None = None,
 ) -> Reconciliation:
-    """Read everything, follow every message, and say what does not add up."""
+    """Read all sources, follow every message, and return what does not add up."""
     given = sources.given
     if not any((given.client, given.primary, given.secondary, given.receipts)):
         raise ConfigurationError(
-            "there is nothing to reconcile",
-            hint="Give the logs of the primary, of the secondary or of a client, or receipts",
+            "Reconciliation requires at least one source",
+            hint="Name the logs of the primary, of the secondary or of a client, or receipts",
         )
     kept: list[DataFrame] = []
     files = [each for path in sources.logs.values() for each in path.rglob("*.jsonl")]
@@ -162,12 +164,12 @@ class _Job:
         self._sources = sources
         self._given = sources.given
         self._read()
-        self._pair = (pair or self._named()).lower()
+        self._pair = (pair or self._find_pair()).lower()
         self._check_sides()
 
     def _read(self) -> None:
-        """All files as they are now: Spark reads no further than they reached when it saw them."""
-        # A table of the same files is the same to Spark: it would give what it has kept.
+        """All files as they are now: Spark reads them up to their size at this time."""
+        # For Spark a table of the same files is the same: it would return the persisted one.
         _forget(self._kept)
         logs, receipts = self._sources.logs, self._sources.receipts
         self._lines = self._keep(audit_lines(self._spark, logs)) if logs else None
@@ -187,8 +189,9 @@ class _Job:
 
     # -- which pair -----------------------------------------------------------------------
 
-    def _named(self) -> str:
-        """The primary's name: as clients and the paths of backlog queues have it, if only one."""
+    def _find_pair(self) -> str:
+        """The primary's name in the lines of clients and in paths of backlog queues, if it is
+        only one."""
         brokers = {row["namespace"] for row in self._census if row["source"] == "broker"}
         names = {row["namespace"] for row in self._census if row["source"] == "client"}
         names |= {backlog_owner(row["place"]) for row in self._census if row["source"] == "broker"}
@@ -202,10 +205,10 @@ class _Job:
             return str(names.pop())
         if not names:
             raise ConfigurationError(
-                "the logs name no pair", hint="Say with --pair how the primary is called"
+                "The logs do not name a pair", hint="Set the name of the primary with --pair"
             )
         raise ConfigurationError(
-            f"the logs tell of several primaries: {', '.join(sorted(names)[:5])}",
+            f"The logs name several primaries: {', '.join(sorted(names)[:5])}",
             hint="Choose one with --pair",
         )
 
@@ -215,16 +218,16 @@ class _Job:
             lines = [row for row in self._census if name in row["given"].split(",")]
             if not any(self._is_of_side(row, name) for row in lines):
                 raise ConfigurationError(
-                    f"the audit logs below {str(directory)!r} have no line "
+                    f"The audit logs below {str(directory)!r} contain no line "
                     f"{_SIDES[name].format(pair=self._pair)}",
-                    hint="Check --pair, and whether directories were exchanged",
+                    hint="Check --pair, and whether the directories were exchanged",
                 )
 
     def _is_of_side(self, row: Any, name: str) -> bool:
-        is_home = row["namespace"] == self._pair
+        is_primary = row["namespace"] == self._pair
         if name == "client":
-            return bool(row["source"] == "client" and is_home)
-        return bool(row["source"] == "broker" and is_home == (name == "primary"))
+            return bool(row["source"] == "client" and is_primary)
+        return bool(row["source"] == "broker" and is_primary == (name == "primary"))
 
     def _concerns(self, part: RunPart) -> bool:
         return part.source == "broker" or part.namespace == self._pair
@@ -248,13 +251,13 @@ class _Job:
             return empty(self._spark, RECEIPTS)
         return receipts_of(self._receipt_lines, self._pair)
 
-    def _looked(self) -> tuple[DataFrame, DataFrame] | None:
+    def _scan(self) -> tuple[DataFrame, DataFrame] | None:
         primary, secondary = self._sources.primary, self._sources.secondary
         if primary is None or secondary is None:
             return None
         prefix = backlog_prefix(self._pair)
         known = {row["place"] for row in self._census if row["namespace"] == self._pair}
-        at_home, asked = look_at(
+        on_primary, places = scan_queues(
             self._spark,
             "primary",
             primary,
@@ -262,7 +265,7 @@ class _Job:
             topics={row["place"] for row in self._census if row["event"] == "published"},
             has_log=self._given.primary,
         )
-        away, asked_away = look_at(
+        in_backlog, backlog_places = scan_queues(
             self._spark,
             "backlog",
             secondary,
@@ -270,15 +273,15 @@ class _Job:
             prefix=prefix,
             has_log=self._given.secondary,
         )
-        return at_home.unionByName(away), asked.unionByName(asked_away)
+        return on_primary.unionByName(in_backlog), places.unionByName(backlog_places)
 
-    def _tells_of(self, *events: str) -> bool:
+    def _has_events(self, *events: str) -> bool:
         return any(row["event"] in events for row in self._census)
 
     def _hops_max(self) -> int:
-        """A message moves on from an entity that forwards, and to the dead letters at last."""
+        """A message moves on from an entity that forwards, and finally to the dead letters."""
         forwarding = {row["place"] for row in self._census if row["event"] == "forwarded"}
-        return min(HOPS_MAX, len(forwarding) + self._tells_of("dead-lettered"))
+        return min(HOPS_MAX, len(forwarding) + self._has_events("dead-lettered"))
 
     def _keep(self, table: DataFrame) -> DataFrame:
         """Several steps need it: it is computed once."""
@@ -288,17 +291,17 @@ class _Job:
     # -- the chain ------------------------------------------------------------------------
 
     def run(self, begins: datetime | None, ends: datetime | None) -> Reconciliation:
-        look = self._looked()
-        if look is not None:
+        scan = self._scan()
+        if scan is not None:
             self._read()
         events, sent, receipts = self._events(), self._sent(), self._receipts()
         places = events.transform(places_of)
-        # Most logs tell of no deletion and of nothing that moved on: those steps cost seconds.
-        if self._tells_of("deleted"):
+        # Most logs contain no deletions and no forwarded messages: those steps cost seconds.
+        if self._has_events("deleted"):
             places = places.transform(ended_with_their_entity, events)
-        if look is not None:
-            places = places.transform(done).transform(looked_for, *look)
-        if self._tells_of("published", "duplicate"):
+        if scan is not None:
+            places = places.transform(done).transform(compared_with_scan, *scan)
+        if self._has_events("published", "duplicate"):
             places = places.transform(marked, events)
         stays = (
             places.transform(with_entity)
@@ -306,10 +309,10 @@ class _Job:
             .transform(named)
             .transform(done)
         )
-        if self._tells_of("forwarded", "dead-lettered"):
+        if self._has_events("forwarded", "dead-lettered"):
             stays = stays.transform(adopted, self._hops_max())
             stays = stays.transform(done)
-        stays = stays.transform(with_fate)
+        stays = stays.transform(with_status)
         copies = stays.transform(copies_of)
         if not self._given.secondary:
             copies = copies.unionByName(copies_in_receipts(receipts))
@@ -331,9 +334,9 @@ class _Job:
                 .transform(with_traces, traces(stays, sent, receipts))
                 .collect()
             )
-        return self._answer(table, differing, begins, ends)
+        return self._result(table, differing, begins, ends)
 
-    def _answer(
+    def _result(
         self,
         table: Iterable[Any],
         differing: list[Any],
@@ -383,7 +386,7 @@ def _entity(row: Any, outages: tuple[Outage, ...]) -> EntityReconciliation:
 
 def _differences(rows: Iterable[Any], given: AvailableSources) -> Iterable[Difference]:
     for row in sorted(rows, key=lambda row: (row["entity"], row["message_id"] or "")):
-        said = describe_trace((Trace(*each) for each in row["traces"] or ()), given)
+        trace = describe_trace((Trace(*each) for each in row["traces"] or ()), given)
         for kind, count in (
             (DifferenceKind.MISSING, row["missing"]),
             (DifferenceKind.UNEXPECTED, row["unexpected"]),
@@ -395,23 +398,23 @@ def _differences(rows: Iterable[Any], given: AvailableSources) -> Iterable[Diffe
                     message_id=row["message_id"],
                     kind=kind,
                     count=count,
-                    trace=said if row["message_id"] is not None else _nameless(said),
+                    trace=trace if row["message_id"] is not None else _without_id(trace),
                 )
 
 
-def _nameless(said: str) -> str:
-    return f"messages without id; what nothing explains: {said}" if said else "messages without id"
+def _without_id(trace: str) -> str:
+    return f"messages without id; unexplained: {trace}" if trace else "messages without id"
 
 
 def _cut(count: int) -> Iterable[str]:
     if count > DIFFERENCES_MAX:
-        yield f"Only {DIFFERENCES_MAX:,} ids that differ are listed; the counts hold for all."
+        yield f"Only {DIFFERENCES_MAX:,} differing ids are listed; the counts include all."
 
 
 def _notes(entities: Iterable[EntityReconciliation], *, has_range: bool) -> Iterable[str]:
     nameless = sum(each.without_id for each in entities)
     if nameless and has_range:
         yield (
-            f"{nameless:,} messages have no id and cannot be told apart by time: "
+            f"{nameless:,} messages have no id and cannot be selected by time: "
             "all of them are counted."
         )

@@ -1,14 +1,14 @@
 """Spark's classes, kept from one run for the next: a JVM that maps them starts in half the time.
 
-    preparing    -XX:ArchiveClassesAtExit   the JVM writes a draft after everything else
-    afterwards   adopts the draft           it gets its name once it is whole
+    preparing    -XX:ArchiveClassesAtExit   the JVM writes a draft when it ends
+    afterwards   the draft is renamed       once it is complete
     every start  -XX:SharedArchiveFile      the JVM maps it, or ignores it when it does not fit
 
 The archive (180 MB) fits one build of Java and one installation of Spark; both are in its name.
 
-Rule 1: nobody waits for an archive, and nobody maps half a file. The JVM writes the beginning of
-        a draft last, so that a draft with a beginning is whole.
-Rule 2: a JVM that cannot use or make one says nothing and goes on.
+Rule 1: no start waits for an archive, and no JVM maps an incomplete file. The JVM writes the
+        beginning of a draft last, so that a draft with a beginning is complete.
+Rule 2: a JVM that cannot use or write an archive ignores it and starts without one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ClassArchive"]
 DRAFT_AGE_S_MAX: Final = 3_600.0
 """A draft that is older was left by a JVM that was killed."""
 BEGINNING_BYTES: Final = 4
-# The JVM tells about classes it leaves out, on standard output, which belongs to the command.
+# The JVM prints which classes it leaves out on standard output, which is the command's output.
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
 
@@ -44,7 +44,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, java: Java, spark_home: Path, spark_version: str) -> ClassArchive | None:
-        """None where nothing can be kept."""
+        """None where there is no cache directory."""
         directory = cache_directory()
         return None if directory is None else cls(directory, java, spark_home, spark_version)
 
@@ -54,7 +54,7 @@ class ClassArchive:
         return self.path.is_file()
 
     def java_options(self, *, may_make: bool) -> str:
-        """What to start the JVM with; nothing when there is no archive and none is to be made."""
+        """Options of the JVM; empty when there is no archive and none is to be written."""
         if self.is_there():
             return f"-XX:SharedArchiveFile={self.path} {_QUIET}"
         return f"-XX:ArchiveClassesAtExit={self._draft} {_QUIET}" if may_make else ""

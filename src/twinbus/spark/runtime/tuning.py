@@ -1,6 +1,7 @@
-"""How Spark computes: few lines are read sooner than a plan for many is compiled and adapted.
+"""Settings of a Spark session for small inputs: few lines are read in less time than a plan for
+many is compiled and adapted.
 
-Rule 1: what somebody else has set for the session is as it was when a job is over.
+Rule 1: the session has its former settings again when a job is over.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SMALL_BYTES_MAX: Final = 8 << 20
 _ALWAYS: Final = {
     # Names of entities have no letters beyond ASCII; the tables for all others take two seconds.
     "spark.sql.icu.caseMappings.enabled": "false",
-    # Each plan is also told to listeners, in words; nobody reads them.
+    # Each plan is also formatted as text for listeners, which nothing here reads.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.debug.maxToStringFields": "1",
 }
@@ -54,7 +55,7 @@ def small_input_settings(spark: SparkSession, size_bytes: int) -> Iterator[None]
 
 
 def empty(spark: SparkSession, columns: str) -> DataFrame:
-    """A table that Spark knows to have no rows: what is joined to it costs nothing."""
+    """A table that has no rows by its plan: joins with it cost nothing."""
     nothing = [
         F.lit(None).cast(kind).alias(name) for name, kind in map(str.split, columns.split(", "))
     ]
@@ -62,6 +63,6 @@ def empty(spark: SparkSession, columns: str) -> DataFrame:
 
 
 def done(table: DataFrame) -> DataFrame:
-    """A step that is computed once. Those behind it do not contain its plan: Spark looks at the
-    whole of a plan whenever something is added to it, which takes longer than the lines."""
+    """A step that is computed once. The following steps do not contain its plan: Spark analyses
+    the whole plan whenever a step is added, which takes longer than the lines."""
     return table.localCheckpoint(eager=False)

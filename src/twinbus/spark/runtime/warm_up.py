@@ -1,14 +1,15 @@
-"""What Spark does one thing after the other at its start, done on the other core meanwhile.
+"""Parts of Spark's start, done in the background on another core.
 
-    starting JVM      classes with slow initialisers       while the context comes up
-    started session   a read of nothing, from Python       while the query is planned
+    starting JVM      classes with slow initialisers       while the context starts
+    started session   a read without rows, from Python     while the query is planned
 
-The read of nothing starts the Python processes that every read needs, and has them load what the
-tasks will need.
+The read without rows starts the Python processes that every read needs, and has them load the
+modules that the tasks need.
 
-Rule 1: it only ever helps: whatever fails here is left to whoever needs it, to fail and tell.
-Rule 2: who stops a session soon after its start waits for the reads: Spark cries about tasks whose
-        session is gone.
+Rule 1: errors here are ignored: the same step fails again where its result is needed, and is
+        reported there.
+Rule 2: before a session is stopped soon after its start, wait for the reads: Spark logs errors for
+        tasks whose session has ended.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ __all__ = ["wait_for_reads", "warm_up_classes", "warm_up_reads"]
 FORMAT: Final = "twinbus-nothing"
 READS: Final = "twinbus-warm-reads"
 WAIT_S_MAX: Final = 10.0
-# A new session registers functions of the machine learning library, by Scala's reflection, which is
-# most of the second that it takes.
+# A new session registers functions of the machine learning library by Scala's reflection: most of
+# the second that it takes.
 CLASSES: Final = (
     "org.apache.spark.sql.ml.InternalFunctionRegistration$",
     "org.apache.spark.sql.catalyst.analysis.FunctionRegistry$",
@@ -39,34 +40,34 @@ CLASSES: Final = (
 
 
 def warm_up_classes(jvm: Any) -> None:
-    """Begin with the classes that a session needs, before there is a context."""
+    """Start to load the classes that a session needs, before there is a context."""
 
     def initialise() -> None:
         for name in CLASSES:
             jvm.java.lang.Class.forName(name)
 
-    _beside("twinbus-warm-classes", initialise)
+    _run_in_background("twinbus-warm-classes", initialise)
 
 
 def warm_up_reads(spark: SparkSession, modules: Sequence[str], tasks: int) -> None:
-    """Begin to read nothing with so many tasks, each of which imports the modules."""
+    """Start a read without rows with ``tasks`` tasks, each of which imports the modules."""
 
     def read() -> None:
         spark.dataSource.register(NothingSource)
         nothing = spark.read.format(FORMAT)
         nothing.options(modules=",".join(modules), tasks=str(tasks)).load().collect()
 
-    _beside(READS, read)
+    _run_in_background(READS, read)
 
 
 def wait_for_reads(timeout_s: float = WAIT_S_MAX) -> None:
-    """Until no read of nothing is under way."""
+    """Wait until no such read is under way."""
     for thread in enumerate_threads():
         if thread.name == READS:
             thread.join(timeout_s)
 
 
-def _beside(name: str, work: Callable[[], None]) -> None:
+def _run_in_background(name: str, work: Callable[[], None]) -> None:
     def run() -> None:
         with suppress(Exception):
             work()

@@ -1,12 +1,12 @@
-"""Whether Spark's Python processes can import twinbus, told in one sentence when they cannot.
+"""Checks whether Spark's Python processes can import twinbus; one sentence when they cannot.
 
 Spark starts them with PYSPARK_PYTHON, or else with the ``python3`` of the PATH. Where the virtual
 environment of an application is not activated, that is another Python than the application's.
 
-Rule 1: Spark itself is asked, which takes it most of a second: only it knows what its processes
-        have on their path. A session with the Python of this program is not asked.
-Rule 2: what the executors of a cluster can import is found out by their first task: they may not
-        have started yet.
+Rule 1: the check is a query of Spark, which takes most of a second: only Spark's processes have
+        their own path. A session with the Python of this program is not checked.
+Rule 2: executors of a cluster are not checked, because they may not have started yet: their first
+        task fails instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pyspark_home() -> Path:
 
 
 def is_missing(text: str) -> bool:
-    """Whether an error of Spark says that twinbus cannot be imported."""
+    """Whether an error of Spark is that twinbus cannot be imported."""
     return _MISSING in text
 
 
@@ -50,13 +50,13 @@ def check_workers(spark: SparkSession) -> None:
 
     spark.dataSource.register(NothingSource)
     with explain_missing(spark):
-        # Spark Connect asks the server when the columns are wanted.
+        # Spark Connect sends a request to the server when the columns are needed.
         _ = spark.read.format(FORMAT).load().schema
 
 
 @contextmanager
 def explain_missing(spark: SparkSession) -> Iterator[None]:
-    """Make a sentence of the tracebacks with which Spark says so."""
+    """Raise one sentence instead of Spark's tracebacks for this error."""
     try:
         yield
     except Exception as error:
@@ -64,16 +64,16 @@ def explain_missing(spark: SparkSession) -> Iterator[None]:
             raise
         # Without the cause: it is the tracebacks.
         python = _python_of(spark)
-        named = "the Python of the Spark server" if python is None else f"Spark's Python {python!r}"
+        named = "The Python of the Spark server" if python is None else f"Spark's Python {python!r}"
         raise ConfigurationError(
             f"{named} cannot import twinbus",
-            hint=f"Set PYSPARK_PYTHON={sys.executable} before the session is made, or install "
+            hint=f"Set PYSPARK_PYTHON={sys.executable} before the session is created, or install "
             "twinbus[spark] for that Python",
         ) from None
 
 
 def _python_of(spark: SparkSession) -> str | None:
-    """The command of Spark's processes; None with Spark Connect, whose context is elsewhere."""
+    """The command of Spark's processes; None with Spark Connect: the server has the context."""
     is_connect = type(spark).__module__.startswith("pyspark.sql.connect")
     return None if is_connect else str(spark.sparkContext.pythonExec)
 

@@ -1,11 +1,12 @@
 """A Python for Spark's processes that does not compile PySpark at every start.
 
-Spark begins the path of its dozen Python processes with archives of PySpark's sources. They hold
-no bytecode, and each process spends 0.8 s of processor time on what lies compiled beside them.
+Spark puts archives of PySpark's sources first on the path of its dozen Python processes. They
+contain no bytecode, and each process spends 0.8 s of processor time on compiling modules that the
+installed PySpark has as bytecode.
 
 Rule 1: only PySpark's own archives are left out, and only where the same PySpark is installed
         for the Python that runs.
-Rule 2: where this cannot be done, the plain Python does.
+Rule 2: where this is not possible, the plain Python is used.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ exec {python} "$@"
 
 
 def worker_python(spark_home: Path, environment: Mapping[str, str] | None = None) -> str:
-    """What PYSPARK_PYTHON should be for the PySpark that is installed in ``spark_home``."""
+    """The value of PYSPARK_PYTHON for the PySpark that is installed in ``spark_home``."""
     library = spark_home / "python" / "lib"
     directory = cache_directory(environment)
     if os.name != "posix" or directory is None or not (library / "pyspark.zip").is_file():

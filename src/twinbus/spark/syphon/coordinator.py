@@ -1,24 +1,24 @@
-"""The syphon's head, in the process in which Spark runs the source on the driver.
+"""The syphon's coordinator, in the process in which Spark runs the source on the driver.
 
-    bell rings, a destination is due --> orders --> tasks --reports--> dispatcher
-    control.json --> pause, stop, rate              '--progress--> status.json
+    a message is received, a destination is due --> work orders --> tasks --reports--> dispatcher
+    control.json --> pause, stop, rate                                '--progress--> status.json
 
 Rule 1: while there is nothing to do there is no batch: next_epoch() waits.
         When it is to stop it returns the old epoch soon, again and again: Spark can lose the
-        interrupt that ends a wait (SPARK-57963), and would wait for the wait for ever.
-Rule 2: with ``once`` it never waits: it says the old epoch when nothing is left to do.
-Rule 3: orders are remembered for the epoch they were made for; an epoch that nobody here made
-        orders for (a replay after a crash) gets orders for everything, which is always safe.
-Rule 4: a queue that rings during a batch waits for it some seconds only: its tasks are told that
-        they have enough.
-Rule 5: while there are signs of diverted messages an idle queue is looked through now and then for
-        what somebody else set aside: that rings no bell. What this one could not hear is a sign,
-        too: a poll that failed, or a time without polls.
-        Once in a while it is also asked whether there are more queues that hold messages (Y9).
-Rule 6: when the state directory has become another run's, this one ends, and tells nothing more
-        there: its own program is gone.
-Rule 7: who says that it has stopped is done: Spark kills this process whenever it likes then. Its
-        links are closed before, and its books are written.
+        interrupt that ends a wait (SPARK-57963), and would then wait for ever.
+Rule 2: with ``once`` it never waits: it returns the old epoch when nothing is left to do.
+Rule 3: orders are kept for the epoch they were planned for; an epoch without orders (a replay
+        after a crash) gets orders for everything, which is always safe.
+Rule 4: a queue that gets messages during a batch waits for its end some seconds only: after that
+        the tasks of the batch get the answer that they have enough.
+Rule 5: while there are signs of diverted messages an idle queue is scanned now and then for
+        messages that another receiver has deferred: a long poll does not return those. A poll
+        that failed, and a time without polls, are signs as well.
+        Backlog queues that were not known are searched for now and then, too (Y9).
+Rule 6: when another run uses the state directory, this one ends and writes no more status: its own
+        program has ended.
+Rule 7: the state "stopped" comes last: Spark may kill this process at any time after it. Links are
+        closed and metering is written before.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SyphonCoordinator"]
 
-LOOK_INTERVAL_S: Final = 0.2
-"""How often control.json is looked at while nothing happens."""
+CONTROL_INTERVAL_S: Final = 0.2
+"""How often control.json is checked while nothing happens."""
 STATUS_INTERVAL_S: Final = 0.5
 OTHERS_WAIT_S: Final = 2.0
-"""How long a queue that rings during a batch may have to wait for its end; shorter ones would
-spend their time with beginning and ending."""
+"""How long a queue that gets messages during a batch may have to wait for its end; much shorter
+batches would consist of start and end."""
 PEEK_TIMEOUT_S: Final = 20.0
-KNOCK_TIMEOUT_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 10.0
 CONTROL_FAULT: Final = "control"
 
 _log = logging.getLogger("twinbus.spark")
@@ -85,15 +85,15 @@ class SyphonCoordinator:
         self._orders_epoch = -1
         self._ordered_s = 0.0
         self._has_begun = False
-        self._is_untold = False
+        self._has_status_failed = False
         self._stack = AsyncExitStack()
         self._namespaces: AsyncExitStack | None = None
         self._watcher: LongPollWatcher | None = None
-        self._was_deaf = False
-        """Whether bells were silenced since the start."""
+        self._has_paused_polls = False
+        """Whether polls were stopped since the start."""
         self._search: BacklogSearch | None = None
         self._searched = asyncio.Event()
-        """Set once the first search has ended, with or without an answer."""
+        """Set once the first search has ended, with or without a result."""
         self._secondary: Driver
         self._primary: Driver
         self._management: AdministrationClient
@@ -105,32 +105,32 @@ class SyphonCoordinator:
         channel = DriverChannel(self._handle_report)
         self.address = await channel.start(self._settings.driver_host)
         stack.push_async_callback(channel.close)
-        looking = asyncio.create_task(self._keep_looking())
-        stack.callback(looking.cancel)
+        scanning = asyncio.create_task(self._keep_scanning())
+        stack.callback(scanning.cancel)
         searching = asyncio.create_task(self._keep_searching())
         stack.callback(searching.cancel)
         if self._state is not None:
-            telling = asyncio.create_task(self._keep_telling(self._state))
-            stack.callback(telling.cancel)
+            writing = asyncio.create_task(self._keep_writing_status(self._state))
+            stack.callback(writing.cancel)
 
     async def close(self) -> None:
-        await self._hang_up()
+        await self._close_namespaces()
         await self._stack.aclose()
-        self._doing("stopped")
+        self._set_doing("stopped")
 
     async def _open(self) -> None:
-        """Have both namespaces, also after a stop that was taken back."""
+        """Open both namespaces, also after a stop that was revoked."""
         if self._namespaces is None:
             self._namespaces = opened = AsyncExitStack()
             settings = self._settings
-            secondary = await opened.enter_async_context(settings.opened_secondary())
-            primary = await opened.enter_async_context(settings.opened_primary())
+            secondary = await opened.enter_async_context(settings.open_secondary())
+            primary = await opened.enter_async_context(settings.open_primary())
             self._secondary, self._primary = secondary.driver, primary.driver
             self._management = secondary.management
 
-    async def _hang_up(self) -> None:
-        """Let go of both namespaces; what was done there is in the books then (rule 7)."""
-        await self._silence()
+    async def _close_namespaces(self) -> None:
+        """Close both namespaces, which writes their metering (rule 7)."""
+        await self._stop_polling()
         opened, self._namespaces = self._namespaces, None
         if opened is not None:
             await opened.aclose()
@@ -139,18 +139,18 @@ class SyphonCoordinator:
 
     async def next_epoch(self, epoch: int, *, once: bool) -> int:
         """The epoch after ``epoch``, as soon as there is something to do in it."""
-        orders = await (self._what_is_left() if once else self._work_to_do())
+        orders = await (self._remaining_work() if once else self._wait_for_work())
         if self._is_replaced():
             raise ConfigurationError(
-                f"another syphon has taken the state directory {self._settings.state_dir!r}",
-                hint="Give each one its own with --state",
+                f"Another syphon uses the state directory {self._settings.state_dir!r} now",
+                hint="Start each syphon with its own directory, with --state",
             )
         if not orders:
-            # Spark ends the query now, and this process perhaps before its next word.
-            await self._hang_up()
-            self._doing("stopped")
+            # Spark ends the query now, and this process perhaps before its next statement.
+            await self._close_namespaces()
+            self._set_doing("stopped")
             if not once:
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                await asyncio.sleep(CONTROL_INTERVAL_S)
             return epoch
         self._remember(epoch + 1, orders)
         return epoch + 1
@@ -171,9 +171,9 @@ class SyphonCoordinator:
         self._ordered_s = self._now_s()
         self._has_begun = True
         self._status.epoch = epoch
-        self._doing("moving")
+        self._set_doing("moving")
 
-    async def _what_is_left(self) -> list[WorkOrder]:
+    async def _remaining_work(self) -> list[WorkOrder]:
         dispatcher, is_dry_run = self._dispatcher, self._settings.is_dry_run
         await self._searched.wait()
         while True:
@@ -188,47 +188,47 @@ class SyphonCoordinator:
                 return []
             if not control.is_paused and not dispatcher.pause_s(now_s):
                 return dispatcher.orders({}, now_s)
-            self._doing("paused" if control.is_paused else "waiting")
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            self._set_doing("paused" if control.is_paused else "waiting")
+            await asyncio.sleep(CONTROL_INTERVAL_S)
 
-    async def _work_to_do(self) -> list[WorkOrder]:
+    async def _wait_for_work(self) -> list[WorkOrder]:
         while True:
             control = self._control()
             if control.is_stopping or self._is_replaced():
                 return []
             await self._open()
             if control.is_paused:
-                await self._silence()
-                self._doing("paused")
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                await self._stop_polling()
+                self._set_doing("paused")
+                await asyncio.sleep(CONTROL_INTERVAL_S)
             elif self._dispatcher.pause_s(self._now_s()) > 0:
-                self._doing("waiting")
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                self._set_doing("waiting")
+                await asyncio.sleep(CONTROL_INTERVAL_S)
             elif self._dispatcher.is_primary_unreachable:
-                await self._silence()
-                self._doing("primary away")
+                await self._stop_polling()
+                self._set_doing("primary away")
                 await self._probe_if_due()
-            elif orders := self._dispatcher.orders(await self._rung(), self._now_s()):
+            elif orders := self._dispatcher.orders(await self._poll(), self._now_s()):
                 return orders
 
-    async def _rung(self) -> dict[str, ReceivedMessage | None]:
+    async def _poll(self) -> dict[str, ReceivedMessage | None]:
         if self._watcher is None:
             self._watcher = self._new_watcher()
-            if self._was_deaf:
+            if self._has_paused_polls:
                 self._dispatcher.note_sign(self._now_s())
         now_s = self._now_s()
-        # Whatever waits in the others is received by their tasks.
+        # Messages of the others are received by their tasks.
         busy = self._dispatcher.busy(now_s)
         self._watcher.start_polling(queue for queue in self._dispatcher.queues if queue not in busy)
         due_s = self._dispatcher.next_due_s(now_s)
-        wait_s = LOOK_INTERVAL_S if due_s is None else min(LOOK_INTERVAL_S, due_s - now_s)
+        wait_s = CONTROL_INTERVAL_S if due_s is None else min(CONTROL_INTERVAL_S, due_s - now_s)
         if wait_s > 0:
-            self._doing("waiting")
-        rung = await self._watcher.ready(max(0.0, wait_s))
-        # The driver's own way to find a message means nothing to a task.
+            self._set_doing("waiting")
+        ready = await self._watcher.ready(max(0.0, wait_s))
+        # A task cannot use the handle, which belongs to this process.
         return {
             path: None if message is None else message._replace(handle=None)
-            for path, message in rung.items()
+            for path, message in ready.items()
         }
 
     def _new_watcher(self) -> LongPollWatcher:
@@ -241,38 +241,38 @@ class SyphonCoordinator:
             clock=self._clock,
         )
 
-    async def _silence(self) -> None:
-        bell, self._watcher = self._watcher, None
-        if bell is not None:
-            self._was_deaf = True
-            await bell.close()
+    async def _stop_polling(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            self._has_paused_polls = True
+            await watcher.close()
 
     def _others_wait(self) -> bool:
-        """Whether queues that are not in this batch have rung for long enough (rule 4)."""
+        """Whether queues that are not in this batch have waited long enough (rule 4)."""
         is_late = self._now_s() - self._ordered_s >= OTHERS_WAIT_S
-        return is_late and self._watcher is not None and self._watcher.has_rung
+        return is_late and self._watcher is not None and self._watcher.has_messages
 
-    # -- queues that are idle -------------------------------------------------------------
+    # -- idle queues ----------------------------------------------------------------------
 
-    async def _keep_looking(self) -> None:
+    async def _keep_scanning(self) -> None:
         while True:
             await asyncio.sleep(STATUS_INTERVAL_S)
             if self._status.doing == "waiting":
                 for queue in self._dispatcher.queues_to_scan(self._now_s()):
                     try:
-                        await self._look_through(queue)
+                        await self._scan(queue)
                     except Exception:
-                        # A defect of ours: what waits there is looked for again, as the others.
-                        _log.exception("the queue %r could not be looked through", queue)
+                        # A defect of ours: the queue is scanned again later, like the others.
+                        _log.exception("Backlog queue %r could not be scanned", queue)
                         self._dispatcher.scan_finished(queue, self._now_s(), is_whole=True)
 
-    async def _look_through(self, queue: str) -> None:
-        # What moves messages is not needed before the first batch.
+    async def _scan(self, queue: str) -> None:
+        # The mover is not needed before the first batch.
         from twinbus.mover.backlog_scan import find_deferred, pages
 
         receiver, is_whole = self._secondary.receiver(queue), False
         rules = self._settings.mover_options(self._primary.address).rules
-        with suppress(ServiceError):  # Its bell tells what is wrong with it.
+        with suppress(ServiceError):  # The long poll of the queue reports the error.
             async for page in pages(receiver, 1, timeout_s=PEEK_TIMEOUT_S):
                 now_ms = self._clock.now().wall_ms
                 self._dispatcher.defer(queue, find_deferred(page, rules, now_ms=now_ms))
@@ -297,7 +297,7 @@ class SyphonCoordinator:
             for queue in await self._search.find_holding(dispatcher.queues):
                 self._add(queue)
         except Exception:
-            _log.exception("no more backlog queues could be searched for")
+            _log.exception("The search for more backlog queues failed")
             return
         finally:
             self._searched.set()
@@ -308,27 +308,27 @@ class SyphonCoordinator:
         if self._watcher is not None:
             self._watcher.add(queue)
 
-    # -- a primary that is away -----------------------------------------------------------
+    # -- an unreachable primary -----------------------------------------------------------
 
     async def _probe_if_due(self) -> None:
         due_s = self._dispatcher.next_due_s(self._now_s())
         if due_s is not None and due_s > self._now_s():
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(CONTROL_INTERVAL_S)
             return
         from twinbus.mover.destination_senders import DestinationSenders
         from twinbus.mover.primary_probe import PROBE_PATH, any_destination_reachable
 
-        # Those that closed may all be silent by themselves; that there is no such entity is an
-        # answer, too.
+        # All destinations that failed may be unresponsive for reasons of their own; "entity not
+        # found" is an answer as well.
         paths = [*self._dispatcher.probe_paths(), PROBE_PATH]
         senders = DestinationSenders(self._primary)
         try:
-            is_answered = await any_destination_reachable(senders, paths, timeout_s=KNOCK_TIMEOUT_S)
+            is_answered = await any_destination_reachable(senders, paths, timeout_s=PROBE_TIMEOUT_S)
         finally:
             await senders.close()
         self._dispatcher.probe_finished(is_answered, self._now_s())
 
-    # -- what tasks tell ------------------------------------------------------------------
+    # -- reports of tasks -----------------------------------------------------------------
 
     async def _handle_report(self, kind: str, facts: dict[str, Any]) -> dict[str, Any]:
         if kind == "progress":
@@ -339,31 +339,35 @@ class SyphonCoordinator:
             if self._search is not None and facts["counts"].get(ReceiptOutcome.MOVED.value):
                 self._search.note_moved()
             for queue, owner, count in facts.get("foreign", ()):
-                self._met_foreign(str(queue), str(owner), int(count))
+                self._note_foreign(str(queue), str(owner), int(count))
             control = self._control()
-            # A look moves nothing that a pause could keep.
+            # A dry run moves nothing, so a pause does not concern it.
             is_paused = control.is_paused and not self._settings.is_dry_run
             is_stopping = is_paused or control.is_stopping
             return {"stop": is_stopping, "enough": self._others_wait()}
         if kind not in ("report", "aside"):
-            raise ValueError(f"a desk has no {kind!r:.40}")
+            raise ValueError(f"Unknown report {kind!r:.40}")
         if (order := self._orders.get(facts["order"])) is not None:
             report = report_from_json(facts["report"])
             if kind == "report":
-                self._take(order, report)
+                self._apply_report(order, report)
             else:
                 for queue in report.deferred.keys() & set(order.queues):
                     self._dispatcher.defer(queue, report.deferred[queue])
         return {}
 
-    def _met_foreign(self, queue: str, owner: str, count: int) -> None:
+    def _note_foreign(self, queue: str, owner: str, count: int) -> None:
         known = self._status.foreign
         if owner not in known:
-            _log.warning("messages of another pair are in %s and stay there: %s", queue, owner)
+            _log.warning(
+                "Backlog queue %s contains messages of another pair, which are not moved: %s",
+                queue,
+                owner,
+            )
         known[owner] = known.get(owner, 0) + count
         self._dispatcher.note_foreign(queue, count)
 
-    def _take(self, order: WorkOrder, report: WorkReport) -> None:
+    def _apply_report(self, order: WorkOrder, report: WorkReport) -> None:
         self._dispatcher.apply_report(order, report, self._now_s())
         for queue in order.queues:
             self._status.faults.pop(queue, None)
@@ -373,11 +377,11 @@ class SyphonCoordinator:
             control.is_paused or control.is_stopping or self._dispatcher.is_primary_unreachable
         )
         if self._watcher is not None and not is_quiet:
-            # Others of its batch may go on for long: these ring again already.
+            # Other orders of the batch may take long: these queues are polled again already.
             busy = self._dispatcher.busy(self._now_s())
             self._watcher.start_polling(queue for queue in order.queues if queue not in busy)
 
-    # -- what people tell and are told ----------------------------------------------------
+    # -- control and status ---------------------------------------------------------------
 
     def _control(self) -> Control:
         if self._state is None:
@@ -389,13 +393,13 @@ class SyphonCoordinator:
         return control
 
     def _is_replaced(self) -> bool:
-        """Whether another run has the state directory now (rule 6)."""
+        """Whether another run uses the state directory now (rule 6)."""
         ours = self._settings.run
         return bool(ours and self._state and self._state.control().run not in ("", ours))
 
     def _note_fault(self, queue: str, error: ServiceError | None) -> None:
         self._unlistened.discard(queue)
-        # What came meanwhile may have been received by others.
+        # Messages that arrived meanwhile may have been received by another process.
         self._dispatcher.note_sign(self._now_s())
         if error is None:
             self._status.faults.pop(queue, None)
@@ -404,18 +408,18 @@ class SyphonCoordinator:
         if isinstance(error, AccessRefused):
             self._unlistened.add(queue)
 
-    def _doing(self, doing: str) -> None:
+    def _set_doing(self, doing: str) -> None:
         is_new, self._status.doing = doing != self._status.doing, doing
-        # Somebody waits for these two.
+        # Callers of pause() and stop() wait for these two.
         if is_new and doing in ("paused", "stopped") and self._state is not None:
-            self._tell(self._state)
+            self._write_status(self._state)
 
-    async def _keep_telling(self, state: StateDir) -> None:
+    async def _keep_writing_status(self, state: StateDir) -> None:
         while True:
-            self._tell(state)
+            self._write_status(state)
             await asyncio.sleep(STATUS_INTERVAL_S)
 
-    def _tell(self, state: StateDir) -> None:
+    def _write_status(self, state: StateDir) -> None:
         if self._is_replaced():
             return
         status = self._status
@@ -433,12 +437,12 @@ class SyphonCoordinator:
         status.updated_ms = self._clock.now().wall_ms
         try:
             state.set_status(status)
-            self._is_untold = False
+            self._has_status_failed = False
         except OSError as error:
-            # Messages come home without it; the next try may succeed.
-            if not self._is_untold:
-                _log.warning("the status cannot be written: %s", error)
-            self._is_untold = True
+            # Messages are moved without it; the next attempt may succeed.
+            if not self._has_status_failed:
+                _log.warning("The syphon's status cannot be written: %s", error)
+            self._has_status_failed = True
 
     def _watch_stall(self) -> None:
         dispatcher, now_s = self._dispatcher, self._now_s()
@@ -447,7 +451,7 @@ class SyphonCoordinator:
         unread = {queue: faults[queue] for queue in faults if queue != CONTROL_FAULT}
         is_paused = self._status.doing in ("paused", "stopped") or dispatcher.pause_s(now_s) > 0
         has_begun = self._stall.update(
-            # Nobody knows what is in a queue that cannot be read.
+            # A queue that cannot be read may contain messages.
             waiting=0 if is_paused else waiting + dispatcher.unfinished_count + len(unread),
             moved=self._counts[ReceiptOutcome.MOVED.value],
             now_s=now_s,

@@ -1,11 +1,11 @@
-"""The backlog as a data source: reading it brings its messages home, and yields the receipts.
+"""The backlog as a data source: reading it moves its messages, and yields the receipts.
 
     spark.readStream.format("twinbus-backlog").options(**settings.to_options()).load()
 
-Rule 1: an offset is an epoch, a number that only counts: what is done and what is not is known by
+Rule 1: an offset is an epoch, a number that only counts: which messages are moved is decided by
         the locks of the backlog queues. Losing a checkpoint loses nothing.
-Rule 2: Spark loads this in a dozen processes, one after the other, before the first message moves:
-        what waits and what moves is loaded only where that is done.
+Rule 2: Spark loads this module in a dozen processes, one after the other, before the first message
+        is moved: the coordinator and the mover are loaded only where they are used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOP_S_MAX: Final = 3.0
 
 
 class BacklogSource(DataSource):
-    """Receipts of what comes home."""
+    """Receipts of moved messages."""
 
     @classmethod
     def name(cls) -> str:
@@ -43,7 +43,7 @@ class BacklogSource(DataSource):
 
     @without_traceback()
     def schema(self) -> str:
-        SyphonSettings.from_options(self.options)  # A wrong option is told by load().
+        SyphonSettings.from_options(self.options)  # load() raises for a wrong option.
         return RECEIPT_COLUMNS
 
     @without_traceback()
@@ -53,7 +53,7 @@ class BacklogSource(DataSource):
 
 @dataclass
 class WorkOrderPartition(InputPartition):
-    """An order on its way to a task."""
+    """A work order for a task."""
 
     order: WorkOrder
     order_id: str
@@ -61,7 +61,7 @@ class WorkOrderPartition(InputPartition):
 
 
 class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's calls, passed on to the brain (on the driver) or to a shift (in a task)."""
+    """Spark's calls, passed on to the coordinator (on the driver) or a work order (in a task)."""
 
     def __init__(self, settings: SyphonSettings) -> None:
         self._settings = settings
@@ -86,19 +86,19 @@ class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_once = True
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        engine, coordinator = self._awake()
+        engine, coordinator = self._start()
         return {"epoch": engine.run(coordinator.next_epoch(start["epoch"], once=self._is_once))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        engine, coordinator = self._awake()
-        orders = engine.run(_called(coordinator, end["epoch"]))
+        engine, coordinator = self._start()
+        orders = engine.run(_get_orders(coordinator, end["epoch"]))
         return [
             WorkOrderPartition(order, order_id, coordinator.address)
             for order_id, order in orders.items()
         ]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing waits for it: tasks settle what they have moved."""
+        """Nothing to do: tasks settle what they have moved."""
 
     def stop(self) -> None:
         if self._engine is not None and self._coordinator is not None:
@@ -107,7 +107,7 @@ class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             finally:
                 self._engine.close()
 
-    def _awake(self) -> tuple[LoopThread, SyphonCoordinator]:
+    def _start(self) -> tuple[LoopThread, SyphonCoordinator]:
         if self._engine is None or self._coordinator is None:
             from twinbus.common.event_loop import LoopThread
             from twinbus.spark.syphon.coordinator import SyphonCoordinator
@@ -133,5 +133,5 @@ class SyphonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
 
-async def _called(coordinator: SyphonCoordinator, epoch: int) -> dict[str, WorkOrder]:
+async def _get_orders(coordinator: SyphonCoordinator, epoch: int) -> dict[str, WorkOrder]:
     return coordinator.orders(epoch)

@@ -1,18 +1,18 @@
 """The syphon inside an application: what ``enable_syphon=True`` starts.
 
     start()   a thread gets a Spark session and starts the query
-    stop()    the query ends after the chunks under way; what was made for it is removed
+    stop()    the query ends after the chunks under way; its private files are removed
 
-Spark starts in seconds and its calls block, so everything of it happens in that one thread, and
-the application's event loop only waits.
+Spark starts in seconds and its calls block, so all of them are made in that one thread, and the
+application's event loop only waits.
 
-Rule 1: a session that was there before is used and left running, as long as it lives; one that was
-        made here ends with the last syphon that uses it.
-Rule 2: a local Spark is given the credentials in files that only their owner can read, removed by
-        stop(), or by the next start after the application was killed. A cluster's machines cannot
-        read them: there the user says where they are.
+Rule 1: a session that existed before is used and left running; one that was created here ends with
+        the last syphon that uses it.
+Rule 2: a local Spark gets the credentials in files that only their owner can read, removed by
+        stop(), or by the next start after the application was killed. The machines of a cluster
+        cannot read them: there the application sets references.
 Rule 3: stop() returns within about 5 s. While Spark is still starting nothing is under way, and
-        it does not wait: the thread puts away what it has begun.
+        it does not wait: the thread ends what it has started.
 """
 
 from __future__ import annotations
@@ -53,42 +53,44 @@ from twinbus.spark.syphon.state_directory import Status
 
 __all__ = ["SparkSyphon", "maker"]
 
-# The pair waits for 5 s. A task hears of the end within 0.6 s and ends within 3.3 s; then Spark
-# ends the batch, and the query.
+# The pair waits for 5 s. A task gets the request to stop within 0.6 s and ends within 3.3 s; then
+# Spark ends the batch, and the query.
 STOP_S_MAX: Final = 4.9
 QUERY_STOP_S_MAX: Final = 4.5
 WATCH_INTERVAL_S: Final = 1.0
 
 
 def maker(job: SyphonRequest) -> Callable[[], HostedSyphon]:
-    """What makes the syphon; says now what it would miss later."""
-    session = _session_there_is(job)
+    """A function that creates the syphon; raises now if a requirement is not met."""
+    session = _current_session(job)
     if session is None:
         find_java()
     _check(job, session)
-    # Found here: in the syphon's own thread Spark would not tell of the application's session.
+    # Found here: in the syphon's own thread Spark does not return the application's session.
     return lambda: SparkSyphon(job, session)
 
 
 def _check(job: SyphonRequest, session: SparkSession | None) -> None:
-    """Whether Spark's processes can get at everything they need."""
-    for role, driver, said in _sides(job):
-        if said is not None:
-            _reference(said)
+    """Whether Spark's processes can use everything they need."""
+    for role, driver, reference in _sides(job):
+        if reference is not None:
+            _parse_reference(reference)
         elif session is not None and not is_local(session):
             raise ConfigurationError(
-                f"the machines of a Spark cluster do not know the {role}'s credential",
-                hint=f"Say where they find it: SyphonHosting({role}='env:NAME')",
+                f"The machines of a Spark cluster have no access to the {role}'s credential",
+                hint=f"Set a reference to it: SyphonHosting({role}='env:NAME')",
             )
         elif not isinstance(driver, AmqpDriver) or driver.access() is None:
             raise ConfigurationError(
-                f"Spark's processes cannot use the {role}'s credential, which is an object here",
-                hint=f"Say how they get one: SyphonHosting({role}='provider:package.module:name')",
+                f"Spark's processes cannot use the {role}'s credential: it is an object of this "
+                "process",
+                hint="Set a provider that returns one: "
+                f"SyphonHosting({role}='provider:package.module:name')",
             )
     if session is not None and job.hosting.state_dir is None and not is_local(session):
         raise ConfigurationError(
-            "the machines of a Spark cluster cannot write into a temporary directory of this one",
-            hint="Give a state directory that all of them share: SyphonHosting(state_dir=...)",
+            "The machines of a Spark cluster cannot write to a temporary directory of this machine",
+            hint="Set a state directory that all of them share: SyphonHosting(state_dir=...)",
         )
 
 
@@ -100,12 +102,12 @@ def _sides(job: SyphonRequest) -> tuple[tuple[str, Driver, str | None], ...]:
 
 
 def _plain(driver: Driver) -> Driver:
-    """Spark's processes use drivers of their own, and keep books of their own."""
+    """The driver without metering: Spark's processes have drivers and metering of their own."""
     return driver.inner if isinstance(driver, MeteredDriver) else driver
 
 
-def _session_there_is(job: SyphonRequest) -> SparkSession | None:
-    """The application's own session: what is active in this thread, or was made in any other."""
+def _current_session(job: SyphonRequest) -> SparkSession | None:
+    """The application's own session: active in this thread, or created in any other."""
     forget_dead_spark()
     found: Any = job.hosting.spark or SparkSession.getActiveSession()
     if found is None and SparkContext._active_spark_context is not None:
@@ -117,10 +119,10 @@ class SparkSyphon:
     """One run of a hosted syphon."""
 
     def __init__(self, job: SyphonRequest, session: SparkSession | None) -> None:
-        """Without a session it uses one that all those syphons share, and that ends with them."""
+        """Without a session it uses one that all hosted syphons share, and that ends with them."""
         self._job, self._session = job, session
         self._orders: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Something in it: stop."""
+        """An item in it requests the stop."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
@@ -135,7 +137,7 @@ class SparkSyphon:
     def start(self) -> None:
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(target=self._live, name="twinbus-syphon", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="twinbus-syphon", daemon=True)
             self._thread.start()
 
     async def stop(self) -> None:
@@ -151,7 +153,7 @@ class SparkSyphon:
 
     # -- in its thread ---------------------------------------------------------------------
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         error: BaseException | None = None
         try:
             with translate_spark_errors():
@@ -161,10 +163,10 @@ class SparkSyphon:
         finally:
             loop = self._loop
             assert loop is not None
-            with suppress(RuntimeError):  # The application's loop has ended before us.
-                loop.call_soon_threadsafe(self._over, error)
+            with suppress(RuntimeError):  # The application's loop has ended already.
+                loop.call_soon_threadsafe(self._finish, error)
 
-    def _over(self, error: BaseException | None) -> None:
+    def _finish(self, error: BaseException | None) -> None:
         self._ended.set()
         if error is not None and not self._is_stopping:
             self._job.on_end(error)
@@ -172,10 +174,10 @@ class SparkSyphon:
     def _host(self) -> None:
         with ExitStack() as stack:
             private = stack.enter_context(private_directory())
-            session = self._living_session()
+            session = self._active_session()
             if session is None:
                 session = stack.enter_context(hosted_session(self._job.hosting.tasks))
-                _check(self._job, session)  # It may be one that the application has made since.
+                _check(self._job, session)  # It may be one that the application created since.
             if self._orders.empty():
                 self._has_query = True
                 syphon = start_syphon(
@@ -183,75 +185,78 @@ class SparkSyphon:
                 )
                 self._watch(syphon)
 
-    def _living_session(self) -> SparkSession | None:
-        """The application's; one that it named is not replaced, and tells itself what is wrong."""
+    def _active_session(self) -> SparkSession | None:
+        """The application's session; one that its options name is never replaced, and its own
+        errors show if it has ended."""
         forget_dead_spark()
         session = self._session
         is_lost = session is not None and is_over(session) and self._job.hosting.spark is None
         return None if is_lost else session
 
     def _watch(self, syphon: Syphon) -> None:
-        """Until somebody wants it to stop; raises what else ended it."""
+        """Wait for stop(); raises the error if the query ends before."""
         try:
             while True:
                 with suppress(queue.Empty):
                     self._orders.get(timeout=WATCH_INTERVAL_S)
                     return
                 syphon.check()
-                self._tell_events(syphon.status())
+                self._notify_all(syphon.status())
         finally:
             with suppress(Exception):
                 syphon.stop(within_s=QUERY_STOP_S_MAX)
-            self._tell_events(syphon.status())
+            self._notify_all(syphon.status())
 
-    def _tell_events(self, status: Status) -> None:
-        self._tell_refused(status.refused)
-        self._tell_stall(status.stalled)
-        self._tell_foreign(status.foreign)
-        self._tell_dead_letters(status.counts.get(ReceiptOutcome.DEAD_LETTERED.value, 0))
-        self._tell_moved(status.counts.get(ReceiptOutcome.MOVED.value, 0))
+    def _notify_all(self, status: Status) -> None:
+        self._notify_refused(status.refused)
+        self._notify_stall(status.stalled)
+        self._notify_foreign(status.foreign)
+        self._notify_dead_letters(status.counts.get(ReceiptOutcome.DEAD_LETTERED.value, 0))
+        self._notify_moved(status.counts.get(ReceiptOutcome.MOVED.value, 0))
 
-    def _tell_foreign(self, counts: dict[str, int]) -> None:
+    def _notify_foreign(self, counts: dict[str, int]) -> None:
         for owner, count in counts.items():
             new = count - self._foreign.get(owner, 0)
             if new > 0:
-                self._tell(partial(self._job.on_foreign, owner), new)
+                self._notify(partial(self._job.on_foreign, owner), new)
         self._foreign = dict(counts)
 
-    def _tell_stall(self, reason: str) -> None:
+    def _notify_stall(self, reason: str) -> None:
         is_new, self._is_stalled = bool(reason) and not self._is_stalled, bool(reason)
         if is_new:
-            self._tell(self._job.on_stall, reason)
+            self._notify(self._job.on_stall, reason)
 
-    def _tell_refused(self, refused: Mapping[str, str]) -> None:
+    def _notify_refused(self, refused: Mapping[str, str]) -> None:
         listen, send = (
             [path for path in refused if refused[path] == claim] for claim in (LISTEN, SEND)
         )
         for path, claim in self._claims.observe(listen=listen, send=send):
-            self._tell(lambda missing: self._job.on_refused(*missing), (path, claim))
+            self._notify(lambda missing: self._job.on_refused(*missing), (path, claim))
 
-    def _tell_dead_letters(self, count: int) -> None:
+    def _notify_dead_letters(self, count: int) -> None:
         new, self._dead_letter_count = count - self._dead_letter_count, count
         if new > 0:
-            self._tell(self._job.on_dead_letters, new)
+            self._notify(self._job.on_dead_letters, new)
 
-    def _tell_moved(self, count: int) -> None:
+    def _notify_moved(self, count: int) -> None:
         new, self._moved_count = count - self._moved_count, count
         if new > 0:
-            self._tell(self._job.on_moved, new)
+            self._notify(self._job.on_moved, new)
 
-    def _tell(self, listener: Callable[[Any], object], what: object) -> None:
+    def _notify(self, listener: Callable[[Any], object], what: object) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # The application's loop has ended before us.
+        with suppress(RuntimeError):  # The application's loop has ended already.
             self._loop.call_soon_threadsafe(listener, what)
 
-    # -- what it is told ------------------------------------------------------------------
+    # -- settings -------------------------------------------------------------------------
 
     def _settings(self, session: SparkSession, private: Path) -> SyphonSettings:
         job = self._job
         primary, secondary = [
-            _reference(said) if said is not None else _file_for(role, driver, private)
-            for role, driver, said in _sides(job)
+            _write_credential(role, driver, private)
+            if reference is None
+            else _parse_reference(reference)
+            for role, driver, reference in _sides(job)
         ]
         settings = SyphonSettings(
             primary=primary,
@@ -270,12 +275,12 @@ class SparkSyphon:
         return replace(settings, tasks=job.hosting.tasks or settings.tasks)
 
     def _state_dir(self, private: Path) -> str:
-        given = self._job.hosting.state_dir
-        return str(private / "state" if given is None else given)
+        state_dir = self._job.hosting.state_dir
+        return str(private / "state" if state_dir is None else state_dir)
 
 
-def _file_for(role: str, driver: Driver, private: Path) -> NamespaceRef:
-    assert isinstance(driver, AmqpDriver)  # maker() has looked.
+def _write_credential(role: str, driver: Driver, private: Path) -> NamespaceRef:
+    assert isinstance(driver, AmqpDriver)  # Checked by maker().
     access = driver.access()
     assert access is not None
     path = private / role
@@ -287,11 +292,11 @@ def _file_for(role: str, driver: Driver, private: Path) -> NamespaceRef:
 _KINDS: Final = {"env": RefKind.ENV, "file": RefKind.FILE, "provider": RefKind.PROVIDER}
 
 
-def _reference(said: str) -> NamespaceRef:
-    kind, _colon, text = said.partition(":")
+def _parse_reference(reference: str) -> NamespaceRef:
+    kind, _colon, text = reference.partition(":")
     if kind not in _KINDS:
         raise ConfigurationError(
-            "a reference to a credential begins with env:, file: or provider:",
-            hint="Such as env:SERVICEBUS_CONNECTION_STRING",
+            "A reference to a credential must start with env:, file: or provider:",
+            hint="For example, use env:SERVICEBUS_CONNECTION_STRING",
         )
     return NamespaceRef.from_options({_KINDS[kind].value: text})

@@ -1,18 +1,14 @@
-"""The session of a hosted syphon, and its private directory.
-
-The local Spark that hosted syphons make for themselves, and what PySpark remembers of it.
-
-A directory for the credentials of one run, which does not outlive the process for long.
+"""The Spark session that hosted syphons share, and the private directory for their credentials.
 
 Rule 1: Spark has one session for each process. All hosted syphons of an application that has none
-        share the one that the first of them makes, and the last of them ends it. What the
-        application makes meanwhile is used, and is not ours to end.
-Rule 2: a JVM that was killed is forgotten, so that the next start makes another one. PySpark
-        itself goes on with what it knows, and every call would fail for ever.
-Rule 3: it is removed by whoever made it, also when the interpreter ends first. What a killed
-        process left is removed by the next one that makes such a directory.
-Rule 4: whether its maker lives is told by a lock on a file in it, which also holds between
-        containers that share a disk, where numbers of processes mean nothing.
+        share the one that the first of them creates, and the last of them ends it. A session that
+        the application creates meanwhile is used, and is not ended here.
+Rule 2: a JVM that was killed is removed from PySpark's state, so that the next start creates
+        another one. PySpark itself would keep using it, and every call would fail.
+Rule 3: a private directory is removed by the process that created it, also when the interpreter
+        ends first. That of a killed process is removed by the next process that creates one.
+Rule 4: a lock on a file in the directory shows whether its process lives. That also works between
+        containers that share a disk, where process ids mean nothing.
 """
 
 from __future__ import annotations
@@ -61,13 +57,13 @@ OWNER: Final = "spark.twinbus.owner"
 
 @contextmanager
 def hosted_session(tasks: int | None = None) -> Iterator[SparkSession]:
-    """The session that hosted syphons share, in the block; or one that there is by now. The first
-    one says how many tasks there are to be at once."""
+    """The session that hosted syphons share, in the block; or the application's, if there is one
+    by now. ``tasks`` of the first syphon is the number of tasks at the same time."""
     with _turn:
         forget_dead_spark()
         session = _Own.session
         if session is None or is_over(session):
-            session, is_ours = _made(tasks)
+            session, is_ours = _create_session(tasks)
             _Own.session, _Own.user_count = (session if is_ours else None), 0
         if session is _Own.session:
             _Own.user_count += 1
@@ -75,17 +71,17 @@ def hosted_session(tasks: int | None = None) -> Iterator[SparkSession]:
         yield session
     finally:
         with _turn:
-            # Another one may have been made meanwhile, when this one was killed.
+            # Another one may have been created meanwhile, when this one was killed.
             if session is _Own.session:
                 _Own.user_count -= 1
                 if not _Own.user_count:
-                    # First: until it has ended nobody may take it for the application's.
+                    # First: until it has ended it must not count as the application's.
                     end_session(session)
                     _Own.session = None
 
 
-def _made(tasks: int | None) -> tuple[SparkSession, bool]:
-    """A session, and whether it was made here."""
+def _create_session(tasks: int | None) -> tuple[SparkSession, bool]:
+    """A session, and whether it was created here."""
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate(), False
     owner = uuid4().hex
@@ -98,7 +94,7 @@ def _made(tasks: int | None) -> tuple[SparkSession, bool]:
             modules=MODULES,
             more={OWNER: owner},
         )
-        # The application may have been faster.
+        # The application may have created one first.
         return session, session.sparkContext.getConf().get(OWNER) == owner
     finally:
         _Own.is_starting = False
@@ -106,32 +102,33 @@ def _made(tasks: int | None) -> tuple[SparkSession, bool]:
 
 def is_own(session: SparkSession) -> bool:
     """Whether it ends with the last hosted syphon, and is not the application's."""
-    # PySpark tells of a session that is still starting, and that nobody here knows yet.
+    # PySpark also returns a session that is still starting, before it is stored here.
     own = _Own.session
     return _Own.is_starting or (own is not None and _context(session) is _context(own))
 
 
 def is_over(session: SparkSession) -> bool:
-    """Whether it was stopped, or its JVM was killed and forgotten."""
+    """Whether it was stopped, or its JVM was killed."""
     context = _context(session)
     return context is not None and SparkContext._active_spark_context is not context
 
 
 def _context(session: SparkSession) -> Any:
-    """None for Spark Connect, whose context is elsewhere."""
+    """None for Spark Connect: the server has the context."""
     return getattr(session, "_sc", None)
 
 
 def end_session(session: SparkSession) -> None:
-    """Stop it; one whose JVM is gone cannot be asked to, and is forgotten."""
+    """Stop it; one whose JVM has ended is removed from PySpark's state instead."""
     if not forget_dead_spark():
         wait_for_reads()
-        with suppress(Exception):  # It was killed at this very moment.
+        with suppress(Exception):  # It may be killed at this very moment.
             session.stop()
 
 
 def forget_dead_spark() -> bool:
-    """Make PySpark forget a JVM that has ended without being asked to; whether there was one."""
+    """Remove a JVM that was not stopped, but has ended, from PySpark's state; whether there was
+    one."""
     gateway: Any = SparkContext._gateway
     process = getattr(gateway, "proc", None)
     if process is None or process.poll() is None:
@@ -139,8 +136,8 @@ def forget_dead_spark() -> bool:
     with SparkContext._lock:
         current: Any = SparkContext._gateway
         if current is not gateway:
-            return False  # Somebody else was faster, and may have started another one.
-        # What stop() of a context and a session do, without the calls into the JVM.
+            return False  # Another thread was first, and may have started another one.
+        # The same as stop() of a context and a session, without the calls into the JVM.
         context: Any = SparkContext._active_spark_context
         if context is not None and getattr(context, "_accumulatorServer", None) is not None:
             context._accumulatorServer.shutdown()
@@ -153,8 +150,7 @@ def forget_dead_spark() -> bool:
     return True
 
 
-# Nobody would call a directory of his own like this, or have such a file in it: what is found with
-# both is removed.
+# No user's own directory has such a name and such a file in it: directories with both are removed.
 PREFIX: Final = "twinbus-private-"
 LOCK: Final = ".twinbus-private-lock"
 
@@ -164,33 +160,33 @@ def private_directory() -> Iterator[Path]:
     """A new directory in the block, for its owner only."""
     root = Path(tempfile.gettempdir())
     _sweep(root)
-    # Another name until it is locked: nobody must take it for one that was left behind.
-    made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=root))  # Mode 0700.
-    path = made.with_name(made.name[1:])
-    lock = os.open(made / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    # Another name until it is locked: another process must not take it for an abandoned one.
+    draft = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=root))  # Mode 0700.
+    path = draft.with_name(draft.name[1:])
+    lock = os.open(draft / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     at_exit = partial(_remove, path, os.getpid())
     atexit.register(at_exit)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made.rename(path)
+        draft.rename(path)
         yield path
     finally:
-        _remove(made)
+        _remove(draft)
         _remove(path)
         os.close(lock)
         atexit.unregister(at_exit)
 
 
-def _remove(path: Path, maker_pid: int | None = None) -> None:
-    # A process that was forked from its maker ends, and its maker goes on.
-    if maker_pid in (None, os.getpid()):
+def _remove(path: Path, creator_pid: int | None = None) -> None:
+    # A process that was forked from its creator may end while the creator goes on.
+    if creator_pid in (None, os.getpid()):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _sweep(root: Path) -> None:
-    """Remove what processes left behind that were killed."""
+    """Remove the directories of processes that were killed."""
     for path in root.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # Somebody else's, or gone.
+        with suppress(OSError):  # In use, or removed already.
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
             lock = os.open(path / LOCK, os.O_RDWR)

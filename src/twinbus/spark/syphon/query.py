@@ -5,15 +5,16 @@
     syphon.stop()
 
 Rule 1: every start is a run with a checkpoint and a directory of receipts of its own. An old
-        checkpoint holds nothing of worth, and a new one beside old receipts would let Spark's
-        file sink skip whole batches, because it knows their numbers. Checkpoints of others are
-        left alone for a day: a query at a Spark Connect server may outlive its program.
-Rule 2: stop() asks the tasks to end after the chunks under way, so that every message that went
-        home is also gone from the backlog and has its receipt; after 5 s it stops waiting. A task
-        hears of it and is cut off well within that time.
-Rule 3: what stop() asked for is taken back when the query has ended: it was meant for this one.
-Rule 4: a pause and a rate outlive the run they were meant for: one that is killed and started again
-        must not begin to move what somebody has stopped. A rate that a run is started with wins.
+        checkpoint contains nothing that is needed, and a new one with old receipts would let
+        Spark's file sink skip whole batches, because it has seen their numbers. Checkpoints of
+        other runs are kept for a day: a query at a Spark Connect server may outlive its program.
+Rule 2: stop() requests that tasks end after the chunks under way, so that every message that was
+        moved is also completed in the backlog and has its receipt; after 5 s it stops waiting. A
+        task gets the request and ends well within that time.
+Rule 3: the request of stop() is removed when the query has ended: it was for this query only.
+Rule 4: a pause and a rate outlive their run: a syphon that is killed and started again must not
+        move messages that an operator has paused. A rate that a run is started with takes
+        precedence.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SECONDS_PER_DAY: Final = 86_400
 
 
 def receipts_of(spark: SparkSession, settings: SyphonSettings) -> DataFrame:
-    """The backlog coming home, as a stream of receipts: reading it is what moves messages."""
+    """The moves of the backlog, as a stream of receipts: reading the stream moves messages."""
     spark.dataSource.register(BacklogSource)
     with explain_missing(spark):
         return spark.readStream.format(FORMAT).options(**settings.to_options()).load()
@@ -63,11 +64,11 @@ def start_syphon(
     receipts_days: int | None = None,
     checkpoints: str | None = None,
 ) -> Syphon:
-    """Bring the backlog home until stop(), or with ``once`` until nothing is left to do.
+    """Move the backlog until stop(), or with ``once`` until nothing is left to do.
 
     On a cluster ``receipts`` and ``checkpoints`` are addresses that all its machines can write;
-    otherwise both are in the state directory. With ``receipts_days`` those of earlier runs are
-    removed from there in which nothing was written for so long.
+    otherwise both are in the state directory. With ``receipts_days`` receipts of earlier runs are
+    removed from there after that many days without a new receipt.
     """
     state = StateDir(state_dir)
     state.take()
@@ -75,18 +76,18 @@ def start_syphon(
         if receipts_days is not None:
             if receipts is not None:
                 raise ConfigurationError(
-                    "old receipts are removed from the state directory only",
-                    hint="In another place they may be those of a syphon that runs",
+                    "receipts_days is for receipts in the state directory only",
+                    hint="Remove receipts_days or receipts",
                 )
             _remove_old(state.path / RECEIPTS, receipts_days)
-        query = _started(spark, settings, state, once, receipts, checkpoints)
+        query = _start_query(spark, settings, state, once, receipts, checkpoints)
     except BaseException:
         state.release()
         raise
     return Syphon(query, state)
 
 
-def _started(
+def _start_query(
     spark: SparkSession,
     settings: SyphonSettings,
     state: StateDir,
@@ -95,42 +96,42 @@ def _started(
     checkpoints: str | None,
 ) -> StreamingQuery:
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    told = state.control()
+    control = state.control()
     if state.trouble:
         # It may have been a pause.
-        raise ConfigurationError(state.trouble, hint="Mend or remove it")
-    state.set_control(_taken_over(told, settings, run))
+        raise ConfigurationError(state.trouble, hint="Correct the file or delete it")
+    state.set_control(_carry_over(control, settings, run))
     state.set_status(Status())
     if checkpoints is None:
         _remove_old(state.path / CHECKPOINTS, 1, "*")
-    home = (
+    writer = (
         receipts_of(spark, replace(settings, state_dir=str(state.path), run=run))
         .writeStream.queryName(f"twinbus-syphon {settings.primary_name} {run}")
         .format("parquet")
         .option("path", f"{receipts or state.path / RECEIPTS}/run={run}")
         .option("checkpointLocation", f"{checkpoints or state.path / CHECKPOINTS}/{run}")
     )
-    trigger = home.trigger(availableNow=True) if once else home.trigger(processingTime="0 seconds")
-    return trigger.start()
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime="0 seconds").start()
 
 
-def _taken_over(told: Control, settings: SyphonSettings, run: str) -> Control:
-    """What an operator has asked for, for the next run (rule 4)."""
-    rate_per_s = told.rate_per_s if settings.rate_per_s is None else None
-    return Control(run=run, is_paused=told.is_paused, rate_per_s=rate_per_s)
+def _carry_over(control: Control, settings: SyphonSettings, run: str) -> Control:
+    """The operator's commands that hold for the next run as well (rule 4)."""
+    rate_per_s = control.rate_per_s if settings.rate_per_s is None else None
+    return Control(run=run, is_paused=control.is_paused, rate_per_s=rate_per_s)
 
 
 def _remove_old(runs: Path, days: int, names: str = "run=*") -> None:
     ends_s = time.time() - days * SECONDS_PER_DAY
     for run in runs.glob(names):
-        # Every batch adds receipts to it.
+        # Every batch adds receipts to the directory.
         if run.stat().st_mtime < ends_s:
             shutil.rmtree(run, ignore_errors=True)
 
 
 def read_receipts(spark: SparkSession, receipts: str | os.PathLike[str]) -> DataFrame:
-    """The receipts of all runs in a local directory; files of batches that never ended are left
-    out."""
+    """The receipts of all runs in a local directory, without those of batches that did not end."""
     spark.dataSource.register(BacklogSource)
     runs = [each for each in sorted(Path(receipts).glob("run=*")) if _has_receipts(each)]
     if not runs:
@@ -167,22 +168,22 @@ class Syphon:
         return self.query.isActive
 
     def status(self) -> Status:
-        """What it does and has done."""
+        """Its state and its counts."""
         return self.state.status() or Status()
 
     def pause(self) -> None:
-        """Nothing is received until resume(); chunks under way end."""
+        """Receive nothing until resume(); chunks under way are finished."""
         self._change(is_paused=True)
 
     def resume(self) -> None:
         self._change(is_paused=False)
 
     def set_rate(self, rate_per_s: float | None) -> None:
-        """Messages a second from the next batch on; None: as it was started."""
+        """Messages a second from the next batch on; None: the rate it was started with."""
         self._change(rate_per_s=rate_per_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until it has ended by itself; raises what ended it. False after ``timeout_s``."""
+        """Wait until it has ended by itself; raises its error. False after ``timeout_s``."""
         seconds = None if timeout_s is None else max(1, int(timeout_s))
         has_ended = True
         try:
@@ -194,15 +195,15 @@ class Syphon:
         return has_ended
 
     def check(self) -> None:
-        """Raise what ended the query, if something did."""
+        """Raise the error that ended the query, if there is one."""
         if not self.query.isActive:
-            self.query.awaitTermination()  # Raises its error, in Spark's words.
-            raise RuntimeError("the query has ended")
+            self.query.awaitTermination()  # Raises Spark's own error.
+            raise RuntimeError("The query has ended")
 
     def stop(self, within_s: float = STOP_S_MAX) -> None:
         """End after the chunks under way, within about ``within_s``; may be called twice."""
         try:
-            # The directory of a query that has ended may be somebody else's by now.
+            # After the end of the query another syphon may use the directory.
             if self.query.isActive:
                 self._stop(within_s)
         finally:
@@ -210,7 +211,7 @@ class Syphon:
 
     def _stop(self, within_s: float) -> None:
         try:
-            # Without a directory to say it in, the query ends in the middle of its chunks.
+            # If the file cannot be written, the query ends in the middle of its chunks.
             with suppress(OSError):
                 self._change(is_stopping=True)
             ends_s = time.monotonic() + within_s

@@ -1,4 +1,4 @@
-"""Receipts as rows of a table: the schema for Spark, and record batches in that shape.
+"""Receipts as rows of a table: the schema for Spark, and record batches with that schema.
 
 Rule 1: the columns are the fields of Receipt, in their order; its milliseconds become timestamps.
 """
@@ -27,7 +27,7 @@ _FIELDS: Final = [itemgetter(place) for place in range(len(_NAMES_AND_KINDS))]
 
 
 def to_record_batch(receipts: Sequence[Receipt]) -> pyarrow.RecordBatch:
-    """Some receipts, at least one."""
+    """The rows of at least one receipt."""
     import pyarrow as pa
 
     arrays = [
@@ -43,7 +43,7 @@ def _array(values: list[Any], kind: str) -> Any:
     spark_type = _types()[kind]
     given_type = pa.timestamp("ms", tz="UTC") if kind == "timestamp" else spark_type
     first = values[0]
-    # Most columns say the same in all rows of a chunk, which takes no conversion of each.
+    # Most columns have the same value in all rows of a chunk: one conversion is enough.
     if first is not None and values.count(first) == len(values):
         array = pa.repeat(pa.scalar(first, given_type), len(values))
     else:

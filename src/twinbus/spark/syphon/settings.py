@@ -1,14 +1,14 @@
-"""What a syphon is told: one frozen value, which travels to Spark as options.
+"""The settings of a syphon: one frozen value, which Spark gets as options.
 
-Rule 1: no secret is in it: the two namespaces are references, resolved where they are used.
-Rule 2: an option that nobody knows is refused, with the one that was probably meant.
+Rule 1: it contains no secret: the two namespaces are references, resolved where they are used.
+Rule 2: an unknown option is refused, with the most similar known one.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from twinbus.encoding.envelope.fields import TtlPolicy
 from twinbus.errors import ConfigurationError
 from twinbus.metering.log_retention import check_keep_days
 from twinbus.pairing.client.driver_name import DriverName, check_driver_name
-from twinbus.spark.connection_refs import OPTION_NAMES, NamespaceRef
+from twinbus.spark.connection_refs import NamespaceRef, option_names
 from twinbus.spark.driver_channel import LOOPBACK
 from twinbus.spark.long_poll import POLL_S
 
@@ -41,7 +41,7 @@ CHUNK_COUNT_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonSettings:
-    """Which backlog comes home, where to, and how fast."""
+    """Which backlog is moved, where to, and how fast."""
 
     primary: NamespaceRef
     secondary: NamespaceRef
@@ -50,34 +50,34 @@ class SyphonSettings:
     queues: tuple[str, ...]
     """The backlog queues."""
     allowed: tuple[str, ...] = ("*",)
-    """Patterns of destinations that are delivered to (Y6)."""
+    """Patterns of the destinations that messages are delivered to (Y6)."""
     ttl_policy: TtlPolicy = TtlPolicy.RESTART
     owner: str | None = None
-    """The mark of this pair (P21); None: it follows from the primary's address and name."""
+    """The mark of this pair (P21); None: derived from the primary's address and name."""
     accepted_owners: tuple[str, ...] = ()
     """Addresses of other pairs whose messages are moved as well; ``*``: all."""
     gone_grace_s: float = 600.0
     """How long a destination may be missing before its messages are dead-lettered."""
     rate_per_s: float | None = None
-    """Messages a second, all tasks together; None is as fast as it goes."""
+    """Messages a second, all tasks together; None: no limit."""
     chunk_count: int = 1_000
-    """Messages of a task that may be sent and not yet completed: what a kill may repeat."""
+    """Messages of a task that may be sent and not yet completed: a kill may repeat these."""
     tasks: int = 2
     """Tasks of one batch."""
     batch_messages: int = 1_000_000
     batch_s: float = 15.0
-    """A batch shows its receipts after so many messages or seconds."""
+    """A batch ends, and writes its receipts, after this many messages or seconds."""
     poll_s: float = POLL_S
-    """How long the bell waits in one receive (Y3)."""
+    """Seconds that one long poll waits for a message (Y3)."""
     state_dir: str | None = None
     """Where control.json and status.json are, on the driver's machine."""
     run: str | None = None
-    """Which run this is: it ends when control.json is meant for another one."""
+    """The id of this run: it ends when control.json names another one."""
     driver_host: str = LOOPBACK
     """An address of the driver that executors can reach."""
     is_dry_run: bool = False
     metering: str | None = None
-    """A directory, on every machine that moves, where what it does is counted (C1)."""
+    """A directory for operations logs, on every machine that moves messages (C1)."""
     keep_days: int | None = None
     """Days after which files in that directory are deleted; None keeps them."""
     driver: DriverName = "amqp"
@@ -85,27 +85,29 @@ class SyphonSettings:
 
     def __post_init__(self) -> None:
         if not self.queues:
-            raise ConfigurationError("a syphon needs at least one backlog queue")
+            raise ConfigurationError("A syphon requires at least one backlog queue")
         check_patterns(self.allowed)
         if not 1 <= self.chunk_count <= CHUNK_COUNT_MAX:
-            raise _unfit("chunk_count", self.chunk_count, f"Use 1 to {CHUNK_COUNT_MAX:,}")
+            raise _invalid("chunk_count", self.chunk_count, f"Use 1 to {CHUNK_COUNT_MAX:,}")
         check_keep_days(self.keep_days)
         check_driver_name(self.driver)
         if not self.gone_grace_s >= 0:
-            raise _unfit("gone_grace_s", self.gone_grace_s, "Use seconds, 0 for none")
+            raise _invalid("gone_grace_s", self.gone_grace_s, "Use 0 seconds or more")
         for name in ("tasks", "batch_messages"):
             if getattr(self, name) < 1:
-                raise _unfit(name, getattr(self, name), "Use a whole number of at least 1")
+                raise _invalid(name, getattr(self, name), "Use a whole number of at least 1")
         for name in ("batch_s", "poll_s"):
             if not 0 < getattr(self, name) < math.inf:
-                raise _unfit(name, getattr(self, name), "Use seconds above 0")
+                raise _invalid(name, getattr(self, name), "Use a number of seconds above 0")
         if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
-            raise _unfit("rate_per_s", self.rate_per_s, "Leave it out for no limit")
+            raise _invalid(
+                "rate_per_s", self.rate_per_s, "Use a number above 0, or omit it for no limit"
+            )
 
-    # -- for who moves: most of Spark's processes only pass settings on, and load none of this --
+    # -- for the mover: most of Spark's processes only pass settings on, and load none of this --
 
     def mover_options(self, primary: NamespaceAddress) -> MoverOptions:
-        """For a primary that is reached there."""
+        """The options of a mover to the primary at this address."""
         from twinbus.mover.options import MoverOptions
         from twinbus.mover.planning.chunk_plan import DeliveryRules
         from twinbus.pairing.backlog_queues import owner_mark
@@ -141,7 +143,7 @@ class SyphonSettings:
         )
 
     def on(self, spark: SparkSession) -> SyphonSettings:
-        """The settings for a session: as many tasks as it has cores, and where its driver is."""
+        """The settings for a session: as many tasks as it has cores, and its driver's address."""
         if is_local(spark):
             return replace(self, tasks=_cores(spark) or self.tasks)
         host = spark.conf.get("spark.driver.host", None) or LOOPBACK
@@ -149,23 +151,23 @@ class SyphonSettings:
 
     # -- the two namespaces ---------------------------------------------------------------
 
-    def opened_primary(self) -> AbstractAsyncContextManager[NamespaceConnection]:
-        return self.primary.opened(
+    def open_primary(self) -> AbstractAsyncContextManager[NamespaceConnection]:
+        return self.primary.open(
             metering=self.metering,
             keep_days=self.keep_days,
             name=self.primary_name,
             driver=self.driver,
         )
 
-    def opened_secondary(self) -> AbstractAsyncContextManager[NamespaceConnection]:
-        return self.secondary.opened(
+    def open_secondary(self) -> AbstractAsyncContextManager[NamespaceConnection]:
+        return self.secondary.open(
             metering=self.metering, keep_days=self.keep_days, driver=self.driver
         )
 
     # -- as options -----------------------------------------------------------------------
 
     def to_options(self) -> dict[str, str]:
-        """What ``spark.readStream.options()`` is given."""
+        """The arguments of ``spark.readStream.options()``."""
         options = self.primary.to_options(role=PRIMARY) | self.secondary.to_options(role=SECONDARY)
         for name, (field, _read, write) in _FIELDS.items():
             value = getattr(self, field)
@@ -175,16 +177,16 @@ class SyphonSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> SyphonSettings:
-        """The value again; Spark does not keep the case of names."""
-        said = {name.lower(): value for name, value in options.items()}
-        _check_names(said)
+        """The value that to_options() was called on; Spark does not keep the case of names."""
+        lowered = {name.lower(): value for name, value in options.items()}
+        _check_names(lowered)
         values: dict[str, Any] = {}
         for name, (field, read, _write) in _FIELDS.items():
-            if (text := said.get(name.lower())) is not None:
+            if (text := lowered.get(name.lower())) is not None:
                 values[field] = _read(name, text, read)
         for name in ("primaryName", "queues"):
             if _FIELDS[name][0] not in values:
-                raise ConfigurationError(f"the option {name} is missing")
+                raise ConfigurationError(f"The option {name} is missing")
         return cls(
             primary=NamespaceRef.from_options(options, role=PRIMARY),
             secondary=NamespaceRef.from_options(options, role=SECONDARY),
@@ -199,31 +201,31 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def _cores(spark: SparkSession) -> int:
-    """How many tasks may run at once, as far as the session says; 0 when it does not."""
+    """How many tasks may run at once; 0 when the session does not provide it."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except (AttributeError, RuntimeError):  # Spark Connect: its context is elsewhere.
+    except (AttributeError, RuntimeError):  # Spark Connect: the server has the context.
         return 0
 
 
 _Field = tuple[str, Callable[[str], Any], Callable[[Any], str]]
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(part for each in text.split(",") if (part := each.strip()))
 
 
-def _flag(text: str) -> bool:
+def _parse_flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
 _FIELDS: Final[Mapping[str, _Field]] = {
     "primaryName": ("primary_name", str, str),
-    "queues": ("queues", _listed, ",".join),
-    "allow": ("allowed", _listed, ",".join),
+    "queues": ("queues", _parse_list, ",".join),
+    "allow": ("allowed", _parse_list, ",".join),
     "ttlPolicy": ("ttl_policy", TtlPolicy, lambda policy: policy.value),
     "owner": ("owner", str, str),
-    "acceptOwners": ("accepted_owners", _listed, ",".join),
+    "acceptOwners": ("accepted_owners", _parse_list, ",".join),
     "goneGrace": ("gone_grace_s", float, repr),
     "rate": ("rate_per_s", float, repr),
     "chunk": ("chunk_count", int, str),
@@ -237,26 +239,26 @@ _FIELDS: Final[Mapping[str, _Field]] = {
     "metering": ("metering", str, str),
     "keepDays": ("keep_days", int, str),
     "driver": ("driver", str, str),
-    "dryRun": ("is_dry_run", _flag, lambda value: str(value).lower()),
+    "dryRun": ("is_dry_run", _parse_flag, lambda value: str(value).lower()),
 }
 
 
-def _check_names(said: Mapping[str, str]) -> None:
-    known = [*_FIELDS, *OPTION_NAMES(PRIMARY), *OPTION_NAMES(SECONDARY)]
+def _check_names(names: Iterable[str]) -> None:
+    known = [*_FIELDS, *option_names(PRIMARY), *option_names(SECONDARY)]
     by_lower = {name.lower(): name for name in known}
-    for name in said:
+    for name in names:
         if name not in by_lower:
             near = difflib.get_close_matches(name, by_lower, n=1)
-            hint = f"Did you mean {by_lower[near[0]]}" if near else f"Known are {', '.join(known)}"
-            raise ConfigurationError(f"the syphon has no option {name!r:.60}", hint=hint)
+            hint = f"Did you mean {by_lower[near[0]]}?" if near else f"Use {', '.join(known)}"
+            raise ConfigurationError(f"Unknown option of the syphon: {name!r:.60}", hint=hint)
 
 
 def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
     try:
         return read(text)
     except (ValueError, KeyError):
-        raise ConfigurationError(f"the option {name} cannot be {text!r:.60}") from None
+        raise ConfigurationError(f"Invalid value for the option {name}: {text!r:.60}") from None
 
 
-def _unfit(name: str, value: object, hint: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} cannot be {value!r:.60}", hint=hint)
+def _invalid(name: str, value: object, hint: str) -> ConfigurationError:
+    return ConfigurationError(f"Invalid value for {name}: {value!r:.60}", hint=hint)

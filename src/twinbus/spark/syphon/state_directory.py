@@ -1,15 +1,15 @@
-"""A syphon's directory: what people tell it and what it tells them, as two small files.
+"""A syphon's state directory: operator commands and the status, as two small files.
 
-    control.json   people write it: pause, resume, another rate, stop
-    status.json    the syphon writes it: what it does and what it has done
+    control.json   written by operators: pause, resume, another rate, stop
+    status.json    written by the syphon: its state and its counts
 
 They are files because the three processes of a query (the program, the source, the tasks) share
 nothing else with an operator's shell.
 
-Rule 1: both are replaced as a whole: nobody ever reads half of one.
-Rule 2: one syphon at a time has the directory. The lock is the program's, and a query at a Spark
-        Connect server may outlive its program: control.json says which run it is meant for.
-Rule 3: a control file that cannot be read changes nothing, and is told in the status.
+Rule 1: both are replaced in one step: a reader never gets half of one.
+Rule 2: one syphon at a time uses the directory. The lock is the program's, and a query at a Spark
+        Connect server may outlive its program: control.json names the run that it is for.
+Rule 3: a control file that cannot be read changes nothing, and is reported in the status.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ STATUS: Final = "status.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What somebody wants of a running syphon."""
+    """An operator's commands for a running syphon."""
 
     is_paused: bool = False
     is_stopping: bool = False
     rate_per_s: float | None = None
-    """None: as it was started."""
+    """None: the rate it was started with."""
     run: str = ""
-    """Who has the directory; empty: whoever looks."""
+    """The run that uses the directory; empty: any."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """What a syphon does, for people."""
+    """The state of a syphon, for operators."""
 
     doing: str = "starting"
     """starting, waiting, moving, paused, primary away, stopped."""
@@ -57,20 +57,20 @@ class Status:
     set_aside: dict[str, int] = field(default_factory=dict)
     """Messages that wait for their destination, by destination."""
     foreign: dict[str, int] = field(default_factory=dict)
-    """Messages of other pairs that were left alone, by the marks of the pairs (P21)."""
+    """Messages of other pairs, which are not moved, by the marks of the pairs (P21)."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Queues that cannot be read, each with a sentence."""
+    """Queues that cannot be read, each with its error."""
     refused: dict[str, str] = field(default_factory=dict)
     """Queues and destinations for which a claim is missing, each with that claim."""
     stalled: str = ""
-    """A sentence while messages wait and none moves."""
+    """The reason while messages wait and none is moved; else empty."""
     epoch: int = 0
     pid: int = 0
     updated_ms: int = 0
 
 
 class StateDir:
-    """The directory, made when it is missing, for its owner only."""
+    """The directory, created if it does not exist, for its owner only."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # Spark's processes may have another working directory.
@@ -79,40 +79,40 @@ class StateDir:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"the state directory {str(self.path)!r} cannot be made: {error.strerror}",
-                hint="Choose one with --state",
+                f"The state directory {str(self.path)!r} cannot be created: {error.strerror}",
+                hint="Choose another directory with --state",
             ) from error
         self._lock: int | None = None
         self._seen: tuple[int, int] | None = None
         self._control = Control()
         self.trouble = ""
-        """Why the control file was not understood; empty when it was."""
+        """Why the control file is not valid; empty when it is."""
 
-    # -- whose it is ----------------------------------------------------------------------
+    # -- the lock -------------------------------------------------------------------------
 
     def take(self) -> None:
-        """It belongs to one syphon at a time: whoever comes second is told, until release() or
-        the end of the process."""
+        """Lock it for one syphon, until release() or the end of the process; SparkError when
+        another syphon has it."""
         handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
             raise SparkError(
-                f"another syphon uses the state directory {str(self.path)!r}",
-                hint="Give each one its own with --state",
+                f"Another syphon uses the state directory {str(self.path)!r}",
+                hint="Choose another directory with --state",
             ) from None
         self._lock = handle
 
     @property
     def is_taken(self) -> bool:
-        """Whether a syphon has it now, of this process or of another."""
+        """Whether a syphon uses it now, in this process or in another."""
         try:
             handle = os.open(self.path / LOCK, os.O_RDWR)
         except FileNotFoundError:
             return False
         except PermissionError:
-            return True  # Another user's.
+            return True  # The lock of another user.
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -122,7 +122,7 @@ class StateDir:
         return False
 
     def release(self) -> None:
-        """Let somebody else have it; may be called twice."""
+        """Unlock it for other syphons; may be called twice."""
         handle, self._lock = self._lock, None
         if handle is not None:
             os.close(handle)
@@ -130,17 +130,18 @@ class StateDir:
     # -- control --------------------------------------------------------------------------
 
     def control(self) -> Control:
-        """What is wanted now; looks at the file's date, so it may be asked all the time."""
+        """The commands as they are now. The file is only read when it has changed, so this may be
+        called often."""
         try:
             found = (self.path / CONTROL).stat()
             seen = (found.st_mtime_ns, found.st_ino)
             if seen != self._seen:
-                self._control = _control_in((self.path / CONTROL).read_text("utf-8"))
+                self._control = _parse_control((self.path / CONTROL).read_text("utf-8"))
                 self._seen, self.trouble = seen, ""
         except FileNotFoundError:
             self._control, self._seen, self.trouble = Control(), None, ""
         except (OSError, ValueError) as error:
-            self.trouble = f"{CONTROL} was not understood: {error}"
+            self.trouble = f"{CONTROL} is not valid: {error}"
         return self._control
 
     def set_control(self, control: Control) -> None:
@@ -149,10 +150,9 @@ class StateDir:
     # -- status ---------------------------------------------------------------------------
 
     def status(self) -> Status | None:
-        """What the syphon told last; None when it never did."""
+        """The last status of the syphon; None when there is none."""
         try:
-            told = json.loads((self.path / STATUS).read_text("utf-8"))
-            return Status(**told)
+            return Status(**json.loads((self.path / STATUS).read_text("utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -160,31 +160,31 @@ class StateDir:
         self._replace(STATUS, asdict(status))
 
     def _replace(self, name: str, content: dict[str, Any]) -> None:
-        handle, made = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
+        handle, draft = tempfile.mkstemp(dir=self.path, prefix=f".{name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=1)
-            os.replace(made, self.path / name)
+            os.replace(draft, self.path / name)
         except OSError:
-            os.unlink(made)
+            os.unlink(draft)
             raise
 
 
-def _control_in(text: str) -> Control:
+def _parse_control(text: str) -> Control:
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError("it is no object")
+        raise ValueError("not a JSON object")
     unknown = set(found) - {"is_paused", "is_stopping", "rate_per_s", "run"}
     if unknown:
-        raise ValueError(f"it has {sorted(unknown)[0]!r:.40}, which nobody knows")
+        raise ValueError(f"unknown field {sorted(unknown)[0]!r:.40}")
     for name in ("is_paused", "is_stopping"):
         if not isinstance(found.get(name, False), bool):
-            raise ValueError(f"{name} is neither true nor false")
+            raise ValueError(f"{name} must be true or false")
     if not isinstance(found.get("run", ""), str):
-        raise ValueError("run is no text")
+        raise ValueError("run must be a string")
     rate = found.get("rate_per_s")
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf
     ):
-        raise ValueError("rate_per_s is no number above 0")
+        raise ValueError("rate_per_s must be a number above 0")
     return Control(**found)

@@ -1,11 +1,11 @@
-"""What a task of the syphon does: work one shift, and hand its receipts to Spark as they come.
+"""A task of the syphon: it runs one work order and returns the receipts to Spark as they come.
 
-    Spark asks for rows <-- receipts <-- run_work_order(), on an event loop in a thread of its own
-                                            |-- every half second: progress to the desk
+    Spark reads rows <-- receipts <-- run_work_order(), on an event loop in a thread of its own
+                                            |-- every half second: progress to the driver
                                             '-- at the end: the report
 
-Rule 1: nothing is kept between two tasks but what the desk was told.
-Rule 2: a desk that does not answer stops nobody: messages go home without it.
+Rule 1: nothing is kept between two tasks except for what was reported to the driver.
+Rule 2: a driver that does not answer stops no task: messages are moved without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from twinbus.spark.syphon.settings import SyphonSettings
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["tried_again", "work_order"]
+__all__ = ["order_for_retry", "work_order"]
 
 _log = logging.getLogger("twinbus.spark")
 
@@ -51,18 +51,18 @@ def work_order(
     *,
     is_second_try: bool = False,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Work the order; yields its receipts. Raises when a namespace cannot be used at all."""
+    """Run the order; yields its receipts. Raises when a namespace cannot be used at all."""
     gc.set_threshold(GC_THRESHOLD)
     gc.freeze()
     if is_second_try:
-        order = tried_again(order)
-    engine = LoopThread("twinbus-shift", dies_with_parent=True)
-    shift = _TaskRun(settings, order, order_id, channel)
+        order = order_for_retry(order)
+    engine = LoopThread("twinbus-work-order", dies_with_parent=True)
+    run = _TaskRun(settings, order, order_id, channel)
     try:
-        future = engine.start(shift.work())
-        future.add_done_callback(lambda _done: shift.finished.put(None))
+        future = engine.start(run.work())
+        future.add_done_callback(lambda _done: run.finished.put(None))
         rows: list[Receipt] = []
-        while (receipts := shift.finished.get()) is not None:
+        while (receipts := run.finished.get()) is not None:
             rows += receipts
             if len(rows) >= ROWS_PER_BATCH:
                 yield to_record_batch(rows)
@@ -74,11 +74,12 @@ def work_order(
         engine.close()
 
 
-def tried_again(order: WorkOrder) -> WorkOrder:
-    """The order for whoever comes after a task that failed or was killed.
+def order_for_retry(order: WorkOrder) -> WorkOrder:
+    """The order for the attempt after a task that failed or was killed.
 
-    It took along what it knew of messages set aside. And what it was handed may be home already:
-    with locks that look old they are renewed first, and what cannot be renewed is not sent.
+    What that task had found out about deferred messages is lost, so queues are scanned from the
+    beginning. The messages that were passed to it may have been moved already: their locks count
+    as expired, so they are renewed first, and messages whose lock cannot be renewed are not sent.
     """
     return replace(
         order,
@@ -103,11 +104,11 @@ class _TaskRun:
     async def work(self) -> None:
         settings = self.settings
         async with AsyncExitStack() as stack:
-            line = await self._line(stack)
-            telling = asyncio.create_task(self._tell(line))
-            stack.push_async_callback(_cancelled, telling)
-            secondary = await stack.enter_async_context(settings.opened_secondary())
-            primary = await stack.enter_async_context(settings.opened_primary())
+            client = await self._connect(stack)
+            reporting = asyncio.create_task(self._keep_reporting(client))
+            stack.push_async_callback(_cancel, reporting)
+            secondary = await stack.enter_async_context(settings.open_secondary())
+            primary = await stack.enter_async_context(settings.open_primary())
             report = await run_work_order(
                 secondary.driver,
                 primary.driver,
@@ -117,8 +118,8 @@ class _TaskRun:
                 should_stop=lambda: self.is_stopping,
                 has_enough=lambda: self.has_enough,
             )
-            await _cancelled(telling)
-            await self._report(line, report)
+            await _cancel(reporting)
+            await self._report(client, report)
 
     def _take(self, receipts: Sequence[Receipt]) -> None:
         self.finished.put(receipts)
@@ -127,26 +128,26 @@ class _TaskRun:
             if receipt.outcome is ReceiptOutcome.FOREIGN:
                 self.foreign[receipt.queue, receipt.reason] += 1
 
-    # -- the desk -------------------------------------------------------------------------
+    # -- reports to the driver ------------------------------------------------------------
 
-    async def _line(self, stack: AsyncExitStack) -> DriverChannelClient | None:
+    async def _connect(self, stack: AsyncExitStack) -> DriverChannelClient | None:
         try:
             return await stack.enter_async_context(DriverChannelClient(self.channel))
         except ServiceError as error:
             _log.warning("%s", error)
             return None
 
-    async def _tell(self, line: DriverChannelClient | None) -> None:
+    async def _keep_reporting(self, client: DriverChannelClient | None) -> None:
         with suppress(ServiceError):
-            while line is not None:
-                await self._progress(line)
+            while client is not None:
+                await self._report_progress(client)
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
 
-    async def _progress(self, line: DriverChannelClient) -> None:
+    async def _report_progress(self, client: DriverChannelClient) -> None:
         tally, self.receipt_counts = self.receipt_counts, ReceiptCounts()
         counts = {outcome.value: count for outcome, count in tally.counts.items() if count}
         foreign, self.foreign = self.foreign, Counter()
-        answer = await line.ask(
+        answer = await client.ask(
             "progress",
             counts=counts,
             moved_bytes=tally.moved_bytes,
@@ -155,19 +156,19 @@ class _TaskRun:
         self.is_stopping = self.is_stopping or bool(answer.get("stop"))
         self.has_enough = self.has_enough or bool(answer.get("enough"))
 
-    async def _report(self, line: DriverChannelClient | None, report: WorkReport) -> None:
-        if line is not None:
+    async def _report(self, client: DriverChannelClient | None, report: WorkReport) -> None:
+        if client is not None:
             try:
-                await self._progress(line)
+                await self._report_progress(client)
                 *ahead, last = split_report(report)
                 for part in ahead:
-                    await line.ask("aside", order=self.order_id, report=report_to_json(part))
-                await line.ask("report", order=self.order_id, report=report_to_json(last))
+                    await client.ask("aside", order=self.order_id, report=report_to_json(part))
+                await client.ask("report", order=self.order_id, report=report_to_json(last))
             except ServiceError as error:
-                _log.warning("a shift's report was not heard: %s", error)
+                _log.warning("The Spark driver did not get a work report: %s", error)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

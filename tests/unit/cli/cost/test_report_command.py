@@ -28,7 +28,7 @@ def refused(*arguments: str) -> str:
         (["--from", "yesterday"], "--from 'yesterday' is no time"),
         (["--from", "2026-11-16", "--to", "2026-11-16"], "--from is not before --to"),
         (["--prices", "golden"], "'golden' not found"),
-        ([], "there is no operations log below"),
+        ([], "operations log"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
@@ -43,12 +43,12 @@ def test_a_missing_directory_and_a_missing_java_are_told(
 ) -> None:
     from twinbus.cli.cost import report_output
 
-    assert "is no directory" in refused(str(tmp_path / "nowhere"))
+    assert "not a directory" in refused(str(tmp_path / "nowhere"))
     (tmp_path / "operations-2026-11-16.jsonl").write_text("")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     # Another test may have left a session here, which would be used as it is.
     monkeypatch.setattr(report_output.require_pyspark().SparkSession, "getActiveSession", _none)
-    assert "where no Java is" in refused(str(tmp_path))
+    assert "JAVA_HOME" in refused(str(tmp_path))
 
 
 def _none() -> None:

@@ -69,7 +69,7 @@ class Knocking:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "KNOCK_S", 0.02)
+    monkeypatch.setattr(coordinator, "PROBE_S", 0.02)
     monkeypatch.setattr(coordinator, "PATIENCE_S", 0.3)
     monkeypatch.setattr(coordinator, "Backoff", lambda: Backoff(first_s=0.01, last_s=0.05))
 

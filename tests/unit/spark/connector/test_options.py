@@ -65,24 +65,21 @@ def test_a_pattern_is_no_regular_expression() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "named"),
     [
-        ({}, "option says what to read. Set exactly one"),
-        ({"queue": "a", "queues": "b"}, "options 'queue' and 'queues' are set"),
-        ({"topic": "a"}, "'topic' and 'subscription' belong together"),
-        ({"queue": "a", "subscription": "b"}, "'topic' and 'subscription' belong together"),
+        ({}, "Set exactly one of queue, queues"),
+        ({"queue": "a", "queues": "b"}, "'queue' and 'queues' .*Set exactly one"),
+        ({"topic": "a"}, "'topic' and 'subscription'"),
+        ({"queue": "a", "subscription": "b"}, "'topic' and 'subscription'"),
         ({"queue": "a b"}, "a b"),
         ({"queue": "orders/$management"}, "management"),
-        ({"queues": "a,,b"}, "empty"),
-        ({"queuePattern": "[a]"}, "'queuePattern' is no pattern"),
-        (
-            {"queue": "a", "subQueue": "transfer"},
-            "'subQueue' is 'transfer'. Use none or deadLetter",
-        ),
+        ({"queues": "a,,b"}, "name"),
+        ({"queuePattern": "[a]"}, "'queuePattern'"),
+        ({"queue": "a", "subQueue": "transfer"}, "'subQueue': 'transfer'. Use none or deadLetter"),
     ],
 )
-def test_what_to_read_must_be_clear(options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
+def test_what_to_read_must_be_clear(options: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
         read(**options)
 
 
@@ -140,20 +137,20 @@ def test_a_batch_looks_and_takes_nothing() -> None:
 @pytest.mark.parametrize(
     ("is_streaming", "options", "sentence"),
     [
-        (False, {"receiveMode": "receiveAndDelete"}, "batch read takes no message"),
-        (False, {"receiveMode": "peekLock"}, "batch read takes no message"),
+        (False, {"receiveMode": "receiveAndDelete"}, "receiveMode is peek"),
+        (False, {"receiveMode": "peekLock"}, "receiveMode is peek"),
         (False, {"maxMessagesPerTrigger": "5"}, "'maxMessagesPerTrigger' is for a stream only"),
         (True, {"maxMessages": "5"}, "'maxMessages' is for a batch only"),
-        (True, {"receiveMode": "peek"}, "'receiveMode' is 'peek'. Use peekLock or"),
-        (True, {"maxMessagesPerTrigger": "0"}, "is not from 1 to 100,000"),
-        (True, {"maxMessagesPerTrigger": "100001"}, "is not from 1 to 100,000"),
-        (True, {"maxMessagesPerTrigger": "many"}, "is no whole number"),
-        (True, {"maxMessagesPerTrigger": "٣"}, "is no whole number"),
-        (True, {"maxBytesPerTrigger": "64x"}, "is no number of bytes. Use 64m"),
-        (True, {"maxBytesPerTrigger": "2g"}, "is not from 1 to"),
-        (True, {"maxWaitTime": "soon"}, "is no number of seconds"),
-        (True, {"maxWaitTime": "nan"}, "is not from 0.1 to"),
-        (True, {"receiversPerQueue": "65"}, "is not from 1 to 64"),
+        (True, {"receiveMode": "peek"}, "'receiveMode': 'peek'. Use peekLock or"),
+        (True, {"maxMessagesPerTrigger": "0"}, "'maxMessagesPerTrigger' .*1 to 100,000"),
+        (True, {"maxMessagesPerTrigger": "100001"}, "'maxMessagesPerTrigger' .*1 to 100,000"),
+        (True, {"maxMessagesPerTrigger": "many"}, "'maxMessagesPerTrigger' .*whole number"),
+        (True, {"maxMessagesPerTrigger": "٣"}, "'maxMessagesPerTrigger' .*whole number"),
+        (True, {"maxBytesPerTrigger": "64x"}, "'maxBytesPerTrigger' .*bytes.*64m"),
+        (True, {"maxBytesPerTrigger": "2g"}, "'maxBytesPerTrigger' .*from 1 to"),
+        (True, {"maxWaitTime": "soon"}, "'maxWaitTime' .*seconds"),
+        (True, {"maxWaitTime": "nan"}, "'maxWaitTime' .*from 0.1 to"),
+        (True, {"receiversPerQueue": "65"}, "'receiversPerQueue' .*1 to 64"),
     ],
 )
 def test_values_outside_their_limits_are_refused(
@@ -175,14 +172,12 @@ def test_values_outside_their_limits_are_refused(
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_one(name: str, nearest: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match=f"no option '{name}' here. Did you mean '{nearest}'"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"option .*'{name}'. Did you mean '{nearest}'"):
         read(queue="orders", **{name: "5"})
 
 
 def test_an_option_like_no_other_is_refused_too() -> None:
-    with pytest.raises(ConfigurationError, match="no option 'zzz' here") as caught:
+    with pytest.raises(ConfigurationError, match=r"option .*'zzz'") as caught:
         read(queue="orders", zzz="5")
     assert all(name in caught.value.hint for name in READ_OPTIONS)
     assert "connectionStringFile" in caught.value.hint
@@ -191,12 +186,12 @@ def test_an_option_like_no_other_is_refused_too() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"queue": "a", "zzz": "5"}, "no option 'zzz' here"),
-        ({"queue": "a", "receiveMode": "x"}, "'receiveMode' is 'x'. Use peekLock or"),
-        ({"queue": "a", "maxMessages": "x"}, "'maxMessages' is no whole number"),
+        ({"queue": "a", "zzz": "5"}, "option .*'zzz'"),
+        ({"queue": "a", "receiveMode": "x"}, "'receiveMode': 'x'. Use peekLock or"),
+        ({"queue": "a", "maxMessages": "x"}, "'maxMessages' .*whole number"),
         ({"queue": "a", "maxMessages": "1", "maxWaitTime": "1"}, "is for a stream only"),
-        ({"queue": "a", "maxWaitTime": "x"}, "'maxWaitTime' is no number of seconds"),
-        ({"topic": "a"}, "'topic' and 'subscription' belong together"),
+        ({"queue": "a", "maxWaitTime": "x"}, "'maxWaitTime' .*seconds"),
+        ({"topic": "a"}, "'topic' and 'subscription'"),
     ],
 )
 def test_a_load_refuses_what_neither_a_stream_nor_a_batch_has(
@@ -266,9 +261,9 @@ def test_a_write_can_be_told() -> None:
     [
         ({"queue": "a", "topic": "b"}, "'queue' and 'topic'"),
         ({"queue": "a/$DeadLetterQueue"}, r"\$DeadLetterQueue"),
-        ({"queue": "a", "maxMessagesPerTrigger": "5"}, "no option 'maxMessagesPerTrigger' here"),
-        ({"queue": "a", "sendTimeout": "0"}, "'sendTimeout' is not from 0.1"),
-        ({"queue": "a", "batchesInFlight": "0"}, "'batchesInFlight' is not from 1 to 64"),
+        ({"queue": "a", "maxMessagesPerTrigger": "5"}, "option .*'maxMessagesPerTrigger'"),
+        ({"queue": "a", "sendTimeout": "0"}, "'sendTimeout' .*from 0.1"),
+        ({"queue": "a", "batchesInFlight": "0"}, "'batchesInFlight' .*1 to 64"),
     ],
 )
 def test_a_write_that_is_not_clear_is_refused(options: dict[str, str], sentence: str) -> None:
@@ -280,6 +275,6 @@ def test_a_write_that_is_not_clear_is_refused(options: dict[str, str], sentence:
 def test_a_secret_in_the_wrong_option_is_not_repeated(name: str) -> None:
     secret = "Endpoint=sb://h;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
     options = {"connectionStringEnv": "NAME", "queue": "orders", name: secret}
-    with pytest.raises(ConfigurationError, match="holds a connection string") as raised:
+    with pytest.raises(ConfigurationError, match="a connection string") as raised:
         ReadOptions.from_options(options, is_streaming=True)
     assert "c2VjcmV0" not in str(raised.value)

@@ -91,5 +91,5 @@ def test_receipts_in_a_place_that_others_may_share_are_not_removed(tmp_path: Pat
     """Y5: a syphon that has had nothing to do for days is no old run."""
     nothing: Any = None
     for place in ("s3://bucket/receipts", str(tmp_path / "shared")):
-        with pytest.raises(ConfigurationError, match="from the state directory only"):
+        with pytest.raises(ConfigurationError, match="receipts_days"):
             start_syphon(nothing, nothing, tmp_path, receipts=place, receipts_days=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,26 +43,26 @@ def test_settings_survive_spark_which_forgets_the_case_of_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "sentence"),
+    ("name", "value", "named"),
     [
-        ("chunks", "5", "Did you mean chunk"),
-        ("chunk", "many", "chunk cannot be 'many'"),
-        ("chunk", "0", "chunk_count cannot be 0"),
-        ("chunk", "1001", "chunk_count cannot be 1001"),
-        ("goneGrace", "nan", "gone_grace_s cannot be nan"),
-        ("allow", " , ", "allowed destinations is empty"),
-        ("rate", "-1", "rate_per_s cannot be -1.0"),
-        ("batchSeconds", "inf", "batch_s cannot be inf"),
-        ("ttlPolicy", "forever", "ttlPolicy cannot be 'forever'"),
-        ("keepDays", "0", "keep_days: 0"),
-        ("keepDays", "week", "keepDays cannot be 'week'"),
-        ("driver", "uamqp", "'uamqp'. Use 'amqp' or 'servicebus'"),
-        ("dryRun", "perhaps", "dryRun cannot be 'perhaps'"),
-        ("queues", " , ", "at least one backlog queue"),
+        ("chunks", "5", "'chunks'.*Did you mean chunk"),
+        ("chunk", "many", "chunk: 'many'"),
+        ("chunk", "0", "chunk_count: 0"),
+        ("chunk", "1001", "chunk_count: 1001"),
+        ("goneGrace", "nan", "gone_grace_s: nan"),
+        ("allow", " , ", "allowed"),
+        ("rate", "-1", "rate_per_s: -1.0"),
+        ("batchSeconds", "inf", "batch_s: inf"),
+        ("ttlPolicy", "forever", "ttlPolicy: 'forever'"),
+        ("keepDays", "0", "keep_days"),
+        ("keepDays", "week", "keepDays: 'week'"),
+        ("driver", "uamqp", "'uamqp'.*'amqp' or 'servicebus'"),
+        ("dryRun", "perhaps", "dryRun: 'perhaps'"),
+        ("queues", " , ", "backlog queue"),
     ],
 )
-def test_a_wrong_option_is_named(name: str, value: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
+def test_a_wrong_option_is_named(name: str, value: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
         SyphonSettings.from_options({**SETTINGS.to_options(), name: value})
 
 
@@ -116,7 +117,7 @@ def test_a_state_directory_has_one_syphon_at_a_time(tmp_path: Path) -> None:
     """Y5: two may run, each with a directory of its own."""
     first, second = StateDir(tmp_path), StateDir(tmp_path)
     first.take()
-    with pytest.raises(SparkError, match="syphon uses"):
+    with pytest.raises(SparkError, match=re.escape(str(tmp_path))):
         second.take()
     first.release()
     first.release()

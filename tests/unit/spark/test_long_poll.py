@@ -1,4 +1,4 @@
-"""The bell over a namespace in memory: what rings, what is handed on, what is given back."""
+"""Long polls of a namespace in memory: which messages are returned, and which are abandoned."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class LockingReceiver(FakeReceiver):
 
 
 @asynccontextmanager
-async def ringing(
+async def watching(
     namespace: Locking,
     *paths: str,
     on_fault: Callable[[str, ServiceError | None], object] | None = None,
 ) -> AsyncIterator[LongPollWatcher]:
-    bell = LongPollWatcher(
+    watcher = LongPollWatcher(
         namespace,
         paths or list(namespace.queues),
         backoff=Backoff(first_s=0.01, last_s=0.02),
@@ -70,9 +70,9 @@ async def ringing(
         clock=namespace.clock,
     )
     try:
-        yield bell
+        yield watcher
     finally:
-        await bell.close()
+        await watcher.close()
 
 
 Told = list[tuple[str, ServiceError | None]]
@@ -80,13 +80,13 @@ Told = list[tuple[str, ServiceError | None]]
 
 @asynccontextmanager
 async def in_trouble() -> AsyncIterator[tuple[Locking, LongPollWatcher, Told]]:
-    """A bell whose only queue could not be read for 0.1 s, and what it told of that."""
+    """A watcher whose only queue could not be read for 0.1 s, and what it told of that."""
     namespace, told = Locking("a"), Told()
     namespace.receive_error = OperationTimeout("no answer")
-    async with ringing(namespace, on_fault=lambda *facts: told.append(facts)) as bell:
-        bell.start_polling()
-        assert await bell.ready(0.1) == {}
-        yield namespace, bell, told
+    async with watching(namespace, on_fault=lambda *facts: told.append(facts)) as watcher:
+        watcher.start_polling()
+        assert await watcher.ready(0.1) == {}
+        yield namespace, watcher, told
 
 
 async def turns(count: int = 5) -> None:
@@ -98,12 +98,12 @@ async def test_a_queue_rings_with_the_message_that_rang_it() -> None:
     """Y3: what ended the long poll is locked and handed on; no second receive is needed for it."""
     namespace = Locking("a", "b")
     namespace.put("a", backlog("first"), backlog("second"))
-    async with ringing(namespace) as bell:
-        bell.start_polling()
-        rung = await bell.ready(WAIT_S)
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
+        ready = await watcher.ready(WAIT_S)
 
-        assert list(rung) == ["a"]
-        message = rung["a"]
+        assert list(ready) == ["a"]
+        message = ready["a"]
         assert message is not None and id_of(message.encoded) == "first"
         assert namespace.queues["a"].messages[1].holder == message.lock_token
         assert not namespace.queues["a"].messages[2].holder
@@ -112,47 +112,47 @@ async def test_a_queue_rings_with_the_message_that_rang_it() -> None:
 async def test_a_queue_that_rang_is_silent_until_it_is_armed_again() -> None:
     namespace = Locking("a")
     namespace.put("a", backlog("first"), backlog("second"))
-    async with ringing(namespace) as bell:
-        bell.start_polling()
-        assert await bell.ready(WAIT_S)
-        assert await bell.ready(0.05) == {}
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
+        assert await watcher.ready(WAIT_S)
+        assert await watcher.ready(0.05) == {}
         assert namespace.receives() == 1
 
-        bell.start_polling(["a"])
-        rung = await bell.ready(WAIT_S)
-        assert rung["a"] is not None and id_of(rung["a"].encoded) == "second"
+        watcher.start_polling(["a"])
+        ready = await watcher.ready(WAIT_S)
+        assert ready["a"] is not None and id_of(ready["a"].encoded) == "second"
 
 
 async def test_arming_what_waits_or_has_rung_changes_nothing() -> None:
     """Y3: batches that concern other queues cost an idle queue no receive."""
     namespace = Locking("idle", "busy")
     namespace.put("busy", backlog("one"))
-    async with ringing(namespace) as bell:
+    async with watching(namespace) as watcher:
         for _ in range(20):
-            bell.start_polling()
+            watcher.start_polling()
             await turns()
         assert namespace.receives() == 2
 
-        assert list(await bell.ready(WAIT_S)) == ["busy"]
-        bell.start_polling(["busy"])
+        assert list(await watcher.ready(WAIT_S)) == ["busy"]
+        watcher.start_polling(["busy"])
         await turns()
         assert namespace.receives() == 3
 
 
 async def test_nothing_rings_when_nothing_comes() -> None:
-    async with ringing(Locking("a")) as bell:
-        bell.start_polling()
-        assert await bell.ready(0.02) == {}
-        assert await bell.ready(0) == {}
+    async with watching(Locking("a")) as watcher:
+        watcher.start_polling()
+        assert await watcher.ready(0.02) == {}
+        assert await watcher.ready(0) == {}
 
 
 async def test_a_queue_that_rings_a_moment_later_joins_the_batch() -> None:
     namespace = Locking("a", "b", "c")
     namespace.patience_s = 0.002
-    async with ringing(namespace) as bell:
-        bell.start_polling()
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
         namespace.put("a", backlog("a"))
-        batch = asyncio.create_task(bell.ready(WAIT_S))
+        batch = asyncio.create_task(watcher.ready(WAIT_S))
         await asyncio.sleep(GATHER_S / 4)
         namespace.put("b", backlog("b"))
         assert sorted(await batch) == ["a", "b"]
@@ -162,11 +162,11 @@ async def test_a_message_with_an_old_lock_is_given_back() -> None:
     """The queue rings all the same: the task receives the message by itself."""
     namespace = Locking("a", "b")
     namespace.put("a", backlog("old"))
-    async with ringing(namespace) as bell:
-        bell.start_polling()
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S - LOCK_LEFT_S_MIN + 0.5)
-        assert await bell.ready(WAIT_S) == {"a": None}
+        assert await watcher.ready(WAIT_S) == {"a": None}
         assert namespace.abandoned == ["old"]
         assert not namespace.queues["a"].messages[1].holder
 
@@ -174,11 +174,11 @@ async def test_a_message_with_an_old_lock_is_given_back() -> None:
 async def test_a_message_with_just_enough_time_is_handed_on() -> None:
     namespace = Locking("a")
     namespace.put("a", backlog("young"))
-    async with ringing(namespace) as bell:
-        bell.start_polling()
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S - LOCK_LEFT_S_MIN)
-        assert (await bell.ready(WAIT_S))["a"] is not None
+        assert (await watcher.ready(WAIT_S))["a"] is not None
         assert namespace.abandoned == []
 
 
@@ -187,11 +187,11 @@ async def test_giving_back_may_fail() -> None:
     namespace = Locking("a")
     namespace.put("a", backlog("old"))
     namespace.settle_error = CommunicationError("gone")
-    async with ringing(namespace) as bell:
-        bell.start_polling()
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S)
-        assert await bell.ready(WAIT_S) == {"a": None}
+        assert await watcher.ready(WAIT_S) == {"a": None}
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -199,34 +199,34 @@ async def test_what_a_cancelled_caller_was_about_to_get_rings_again(is_old: bool
     namespace = Locking("a", "b")
     namespace.put("a", backlog("one"))
     namespace.delay_s = 0.05
-    async with ringing(namespace) as bell:
-        bell.start_polling()
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
         await turns()
         namespace.clock.advance(LOCK_S if is_old else 0)
-        caller = asyncio.create_task(bell.ready(WAIT_S))
+        caller = asyncio.create_task(watcher.ready(WAIT_S))
         await asyncio.sleep(GATHER_S + 0.02 if is_old else 0)
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
-        rung = await bell.ready(WAIT_S)
-        assert list(rung) == ["a"] and (rung["a"] is None) == is_old
+        ready = await watcher.ready(WAIT_S)
+        assert list(ready) == ["a"] and (ready["a"] is None) == is_old
 
 
 async def test_closing_gives_back_what_nobody_was_handed() -> None:
     namespace = Locking("a", "b")
     namespace.put("a", backlog("one"), backlog("two"))
-    async with ringing(namespace) as bell:
-        bell.start_polling()
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
         await turns()
-        await bell.close()
-        await bell.close()
+        await watcher.close()
+        await watcher.close()
     assert namespace.abandoned == ["one"]
     assert all(not each.holder for each in namespace.queues["a"].messages.values())
     assert set(namespace.closed) == {"a", "b"}
 
 
 async def test_a_queue_that_cannot_be_read_is_told_and_tried_again_with_pauses() -> None:
-    async with in_trouble() as (namespace, bell, told):
+    async with in_trouble() as (namespace, watcher, told):
         # 0.1 s hold at least four pauses of 0.02 s, a fifth longer, and at most twelve.
         assert 2 <= namespace.receives() <= 13
         assert {facts[0] for facts in told} == {"a"}
@@ -234,19 +234,19 @@ async def test_a_queue_that_cannot_be_read_is_told_and_tried_again_with_pauses()
 
         namespace.receive_error = None
         namespace.put("a", backlog("one"))
-        assert list(await bell.ready(WAIT_S)) == ["a"]
+        assert list(await watcher.ready(WAIT_S)) == ["a"]
     assert told[-1] == ("a", None)
 
 
 async def test_a_queue_that_can_be_read_again_is_told_without_a_message() -> None:
     """Y7: not after a poll of a quarter of an hour, when somebody was paged long ago."""
-    async with in_trouble() as (namespace, bell, told):
+    async with in_trouble() as (namespace, watcher, told):
         namespace.receive_error = None
-        assert await bell.ready(2.5) == {}
+        assert await watcher.ready(2.5) == {}
         assert told[-1] == ("a", None)
         # And then the long polls go on
         before = namespace.receives()
-        assert await bell.ready(2.5) == {}
+        assert await watcher.ready(2.5) == {}
         assert namespace.receives() == before
 
 
@@ -263,9 +263,9 @@ async def test_one_queue_that_cannot_be_read_does_not_silence_the_others() -> No
 
     namespace = Half("broken", "sound")
     namespace.put("sound", backlog("one"))
-    async with ringing(namespace) as bell:
-        bell.start_polling()
-        assert list(await bell.ready(WAIT_S)) == ["sound"]
+    async with watching(namespace) as watcher:
+        watcher.start_polling()
+        assert list(await watcher.ready(WAIT_S)) == ["sound"]
 
 
 async def test_a_defect_in_a_poll_is_told_and_not_swallowed() -> None:
@@ -280,10 +280,10 @@ async def test_a_defect_in_a_poll_is_told_and_not_swallowed() -> None:
         async def stumble(self, count_max: int, *, wait_s: float) -> list[ReceivedMessage]:
             raise ZeroDivisionError
 
-    async with ringing(Defect("a")) as bell:
-        bell.start_polling()
+    async with watching(Defect("a")) as watcher:
+        watcher.start_polling()
         with pytest.raises(ZeroDivisionError):
-            await bell.ready(WAIT_S)
+            await watcher.ready(WAIT_S)
 
 
 async def test_a_service_that_does_not_answer_is_waited_for_once_when_closing() -> None:
@@ -302,9 +302,9 @@ async def test_a_service_that_does_not_answer_is_waited_for_once_when_closing() 
     namespace = Slow(*"abcdefghij")
     for path in namespace.queues:
         namespace.put(path, backlog(path))
-    bell = LongPollWatcher(namespace, list(namespace.queues), clock=namespace.clock)
-    bell.start_polling()
+    watcher = LongPollWatcher(namespace, list(namespace.queues), clock=namespace.clock)
+    watcher.start_polling()
     await turns()
     began_s = asyncio.get_running_loop().time()
-    await bell.close()
+    await watcher.close()
     assert asyncio.get_running_loop().time() - began_s < 1.0

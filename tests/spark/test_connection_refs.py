@@ -6,7 +6,7 @@ from tests.spark.brokers import SparkPair
 
 
 async def test_a_namespace_opened_by_reference_works(pair: SparkPair) -> None:
-    async with pair.primary_ref.opened() as namespace:
+    async with pair.primary_ref.open() as namespace:
         assert (await namespace.management.namespace_info()).name == "east"
         assert await namespace.primary_name() == "east"
         queue = pair.primary.fresh_queue()

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from twinbus.errors import AccessRefused
 from twinbus.spark.connection_refs import NamespaceRef
-from twinbus.spark.reconciliation.queue_scan import existing
+from twinbus.spark.reconciliation.queue_scan import select_places
 
 AWAY = "home/x-servicebus-transfer/"
 
@@ -21,7 +21,7 @@ class Namespace:
         self._has_manage = has_manage
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Any]:
+    async def open(self) -> AsyncIterator[Any]:
         yield SimpleNamespace(management=self)
 
     async def _listed(self, *names: str) -> AsyncIterator[Any]:
@@ -45,7 +45,7 @@ async def looked_at(
     *wanted: str, has_manage: bool, prefix: str | None = None
 ) -> tuple[list[str], list[str]]:
     namespace = cast("NamespaceRef", Namespace(has_manage=has_manage))
-    return await existing(namespace, set(wanted), prefix, {"lonely"})
+    return await select_places(namespace, set(wanted), prefix, {"lonely"})
 
 
 async def test_what_exists_is_asked_for_and_what_does_not_holds_nothing() -> None:

@@ -142,7 +142,7 @@ async def test_a_stall_and_dead_letters_are_told_once_each() -> None:
     syphon._loop = asyncio.get_running_loop()
     stalled, dead = Status(stalled="7 messages wait"), {"dead-lettered": 2}
     for status in (Status(), stalled, stalled, Status(counts=dead), Status(counts=dead), stalled):
-        syphon._tell_events(status)
+        syphon._notify_all(status)
     await asyncio.sleep(0)
     assert told == ["7 messages wait", 2, "7 messages wait"]
 
@@ -154,7 +154,7 @@ async def test_foreign_messages_are_told_with_their_pair() -> None:
     syphon = hosted.SparkSyphon(job, None)
     syphon._loop = asyncio.get_running_loop()
     for counts in ({}, {"a": 2}, {"a": 2}, {"a": 5, "b": 1}):
-        syphon._tell_events(Status(foreign=counts))
+        syphon._notify_all(Status(foreign=counts))
     await asyncio.sleep(0)
     assert told == [("a", 2), ("a", 3), ("b", 1)]
 
@@ -167,7 +167,7 @@ async def test_a_missing_claim_is_told_once_each_time() -> None:
     syphon._loop = asyncio.get_running_loop()
     listen, both = {"q/0": "Listen"}, {"q/0": "Listen", "orders": "Send"}
     for refused in ({}, listen, both, both, {}, listen):
-        syphon._tell_events(Status(refused=dict(refused)))
+        syphon._notify_all(Status(refused=dict(refused)))
     await asyncio.sleep(0)
     assert told == [("q/0", "Listen"), ("orders", "Send"), ("q/0", "Listen")]
 

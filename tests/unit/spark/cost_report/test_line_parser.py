@@ -1,4 +1,4 @@
-"""Lines of operations logs: read by Arrow or by hand, and judged; no Spark in here."""
+"""Lines of operations logs: read by Arrow or by hand, and validate_lines; no Spark in here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cost_logs import RUN, line, without
 from twinbus.spark.cost_report import line_parser
-from twinbus.spark.cost_report.line_parser import judged
+from twinbus.spark.cost_report.line_parser import validate_lines
 
 DAMAGED: list[tuple[dict[str, Any] | str, str]] = [
     ('{"version":1,"run":"00', "not a line of JSON with a version"),
@@ -65,12 +65,12 @@ def test_a_line_is_usable_or_damaged_for_one_reason(neighbours: int) -> None:
     good = [line(1_000 + n) for n in range(neighbours)]
     lines = [written(each) for damaged, _ in DAMAGED for each in (*good, damaged)]
 
-    found = judged(b"\n".join([b"", *lines]))
+    found = validate_lines(b"\n".join([b"", *lines]))
 
     expected = [(shown(written(each)), reason) for each, reason in DAMAGED]
     assert sorted(found.damaged) == sorted(expected)
-    assert len(found.usable) == neighbours * len(DAMAGED)
-    assert {row["units"] for row in found.usable.to_pylist()} <= {3}
+    assert len(found.valid) == neighbours * len(DAMAGED)
+    assert {row["units"] for row in found.valid.to_pylist()} <= {3}
 
 
 @pytest.mark.parametrize("is_by_hand", [False, True])
@@ -91,11 +91,11 @@ def test_fields_are_the_same_whoever_reads_them(
     ]  # fmt: skip
     text = "\n".join(json.dumps(each, ensure_ascii=False) for each in lines)
 
-    found = judged(text.encode())
+    found = validate_lines(text.encode())
 
     assert found.damaged == []
-    assert len(found.usable) == len(lines)
-    rows = {row["number"]: row for row in found.usable.to_pylist()}
+    assert len(found.valid) == len(lines)
+    rows = {row["number"]: row for row in found.valid.to_pylist()}
     assert rows[20] == {
         "minute": 29_913_721, "namespace": "home", "source": "broker", "run": RUN, "number": 20,
         "entity": "orders", "operation": "send", "calls": 1, "messages": 3, "units": 3,
@@ -104,7 +104,7 @@ def test_fields_are_the_same_whoever_reads_them(
     assert rows[21]["source"] == "broker"
     assert (rows[22]["entity"], rows[22]["unwritten_units_max"]) == ('caf\u00e9 "1"\n', 500)
     assert rows[10**12]["minute"] == 29_913_720
-    assert judged(b"").usable.num_rows == judged(b"\n\n").usable.num_rows == 0
+    assert validate_lines(b"").valid.num_rows == validate_lines(b"\n\n").valid.num_rows == 0
 
 
 def test_one_bad_line_costs_its_neighbours_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +116,10 @@ def test_one_bad_line_costs_its_neighbours_little(monkeypatch: pytest.MonkeyPatc
     lines[1_234] = written(line(1_234, units="three"))
     lines.append(b'{"version":1\n')
 
-    found = judged(b"".join(lines))
+    found = validate_lines(b"".join(lines))
 
     assert len(found.damaged) == 2
-    assert len(found.usable) == 4_999
+    assert len(found.valid) == 4_999
     assert len(asked) < 150
 
 
@@ -128,7 +128,7 @@ def test_as_many_objects_as_lines_are_not_enough() -> None:
     good = [written(line(number)) for number in range(100)]
     odd = [b'{"a":{}\n', b"}\n", b"{}{}\n"]
 
-    found = judged(b"".join([*good, *odd, *good]))
+    found = validate_lines(b"".join([*good, *odd, *good]))
 
     assert sorted(found.damaged) == sorted((shown(each), line_parser.NOT_JSON) for each in odd)
-    assert len(found.usable) == 200
+    assert len(found.valid) == 200

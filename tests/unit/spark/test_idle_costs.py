@@ -65,7 +65,7 @@ def told(
     idle_detach_s: float | None = None,
     on_fault: Callable[[str, ServiceError | None], object] | None = None,
 ) -> Counter[str]:
-    """Tell a story of a bell and its broker, both in this loop; units by operation."""
+    """Tell a story of a watcher and its broker, both in this loop; units by operation."""
 
     async def play() -> Counter[str]:
         options = BrokerOptions(admin_port=None, idle_detach_s=idle_detach_s)
@@ -73,27 +73,27 @@ def told(
             namespace = await broker.add_namespace(NamespaceSpec("west", queues=QUEUES))
             loop.wait_while(lambda: not namespace.access.is_quiet)
             driver = AmqpDriver.from_connection_string(namespace.connection_string)
-            bell = LongPollWatcher(driver, QUEUES, poll_s=poll_s, on_fault=on_fault, clock=loop)
-            bell.start_polling()
-            await story(bell, driver, namespace)
+            watcher = LongPollWatcher(driver, QUEUES, poll_s=poll_s, on_fault=on_fault, clock=loop)
+            watcher.start_polling()
+            await story(watcher, driver, namespace)
             counted = units(namespace)
-            await bell.close()
+            await watcher.close()
             await driver.close()
             return counted
 
     return loop.run_until_complete(asyncio.wait_for(play(), 365 * 24 * HOUR_S))
 
 
-async def hour(bell: LongPollWatcher, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
-    assert await bell.ready(HOUR_S + MOMENT_S) == {}
+async def hour(watcher: LongPollWatcher, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+    assert await watcher.ready(HOUR_S + MOMENT_S) == {}
 
 
-async def day(bell: LongPollWatcher, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
+async def day(watcher: LongPollWatcher, _driver: AmqpDriver, _namespace: RunningNamespace) -> None:
     for _ in range(24):
         # Spark asks for the latest offset again and again; nobody's receive is a new one by that.
-        assert await bell.ready(HOUR_S) == {}
-        bell.start_polling()
-    assert await bell.ready(MOMENT_S) == {}
+        assert await watcher.ready(HOUR_S) == {}
+        watcher.start_polling()
+    assert await watcher.ready(MOMENT_S) == {}
 
 
 def test_an_idle_hour_of_ten_queues_costs_forty_empty_receives(loop: VirtualLoop) -> None:
@@ -134,12 +134,12 @@ def test_a_message_rings_on_the_link_that_replaced_an_idle_one(loop: VirtualLoop
     """Y3: twelve minutes after the poll began."""
 
     async def story(
-        bell: LongPollWatcher, driver: AmqpDriver, _namespace: RunningNamespace
+        watcher: LongPollWatcher, driver: AmqpDriver, _namespace: RunningNamespace
     ) -> None:
-        assert await bell.ready(720) == {}
+        assert await watcher.ready(720) == {}
         await driver.sender(QUEUES[3]).send([OutgoingMessage(backlog("late"))], timeout_s=10)
         began_s = loop.time()
-        assert list(await bell.ready(HOUR_S)) == [QUEUES[3]]
+        assert list(await watcher.ready(HOUR_S)) == [QUEUES[3]]
         assert loop.time() - began_s < 1
 
     counted = told(loop, story, idle_detach_s=600)
@@ -153,7 +153,7 @@ class Reference:
         self._driver = driver
 
     @asynccontextmanager
-    async def opened(self, **_books: Any) -> AsyncIterator[Any]:
+    async def open(self, **_books: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(driver=self._driver, management=self)
 
     async def list_queues(self, _prefix: str) -> AsyncIterator[Any]:
@@ -167,12 +167,14 @@ def test_after_a_message_a_syphon_looks_once_an_hour_for_what_others_set_aside(
     """Y3, Y4, Y9: what another syphon set aside and forgot is found by looking, which is no
     receive. The search for more queues, which do not exist, costs nothing."""
     # Only to have fewer turns of the loop in an hour.
-    for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
+    for interval in ("CONTROL_INTERVAL_S", "STATUS_INTERVAL_S"):
         monkeypatch.setattr(coordinator_module, interval, 60.0)
     hour_of_it: Counter[str] = Counter()
 
-    async def story(bell: LongPollWatcher, driver: AmqpDriver, namespace: RunningNamespace) -> None:
-        await bell.close()
+    async def story(
+        watcher: LongPollWatcher, driver: AmqpDriver, namespace: RunningNamespace
+    ) -> None:
+        await watcher.close()
         await driver.sender(QUEUES[3]).send([OutgoingMessage(backlog("forgotten"))], timeout_s=10)
         receiver = driver.receiver(QUEUES[3])
         await receiver.defer(await receiver.receive(1, wait_s=10), timeout_s=10)
@@ -220,11 +222,11 @@ class WholeSyphon:
         epoch = 0
         while True:
             epoch = await self.coordinator.next_epoch(epoch, once=False)
-            shifts = [
+            runs = [
                 task_module._TaskRun(self.settings, order, order_id, self.coordinator.address)
                 for order_id, order in self.coordinator.orders(epoch).items()
             ]
-            await asyncio.gather(*(shift.work() for shift in shifts))
+            await asyncio.gather(*(run.work() for run in runs))
 
 
 Syphon = Callable[[AmqpDriver, AmqpDriver, VirtualLoop], Awaitable[object]]
@@ -284,7 +286,7 @@ def counted_by_both(
 @pytest.fixture
 def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks into memory are rarer, only to have fewer turns of the loop."""
-    for interval in ("LOOK_INTERVAL_S", "STATUS_INTERVAL_S"):
+    for interval in ("CONTROL_INTERVAL_S", "STATUS_INTERVAL_S"):
         monkeypatch.setattr(coordinator_module, interval, 600.0)
     monkeypatch.setattr(mover_module, "RETRY_INTERVAL_S", 600.0)
 
@@ -313,15 +315,15 @@ def test_a_message_after_hours_of_silence_rings_at_once(loop: VirtualLoop) -> No
     """Y3: waiting costs nothing, and neither does waking: one send, one receive."""
 
     async def story(
-        bell: LongPollWatcher, driver: AmqpDriver, _namespace: RunningNamespace
+        watcher: LongPollWatcher, driver: AmqpDriver, _namespace: RunningNamespace
     ) -> None:
-        assert await bell.ready(5 * HOUR_S + MOMENT_S) == {}
+        assert await watcher.ready(5 * HOUR_S + MOMENT_S) == {}
         began_s = loop.time()
         sender = driver.sender(QUEUES[3])
         await sender.send([OutgoingMessage(backlog("late"))], timeout_s=10)
-        rung = await bell.ready(HOUR_S)
+        ready = await watcher.ready(HOUR_S)
         assert loop.time() - began_s < 0.1
-        message = rung[QUEUES[3]]
+        message = ready[QUEUES[3]]
         assert message is not None and id_of(message.encoded) == "late"
 
     assert told(loop, story) == {"empty-receive": 200, "send": 1, "receive": 1}

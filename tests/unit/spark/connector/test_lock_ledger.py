@@ -76,7 +76,7 @@ def test_one_reader_receives_and_others_wait() -> None:
 def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
     """S2: a task that was cut off yields nothing that its successor does not have."""
     holding = held(1)
-    assert holding.heard(ORDER, "first", 103)
+    assert holding.note_alive(ORDER, "first", 103)
     assert holding.begin(ORDER, "second", 103 + LEASE_S - 0.1) is ReadPermission.WAIT
     assert holding.begin(ORDER, "second", 103 + LEASE_S) is ReadPermission.GO
 
@@ -88,11 +88,11 @@ def test_a_silent_owner_is_succeeded_and_refused_when_it_speaks_again() -> None:
 def test_the_progress_of_a_reader_is_what_it_says_or_its_end() -> None:
     holding = held(1)
     seen = [holding.progress(ORDER)]
-    assert holding.heard(ORDER, "first", 101, read_count=500)
+    assert holding.note_alive(ORDER, "first", 101, read_count=500)
     seen.append(holding.progress(ORDER))
-    assert holding.heard(ORDER, "first", 102, read_count=500)
+    assert holding.note_alive(ORDER, "first", 102, read_count=500)
     assert holding.progress(ORDER) == seen[-1]
-    assert not holding.heard(ORDER, "second", 102, read_count=9)
+    assert not holding.note_alive(ORDER, "second", 102, read_count=9)
     assert holding.progress(ORDER) == seen[-1]
     holding.leave(ORDER, "first")
     assert holding.begin(ORDER, "second", 103) is ReadPermission.GO
@@ -151,13 +151,13 @@ def test_a_clock_that_is_wrong_is_believed_within_limits(
 
 
 def test_a_lock_that_is_nearly_over_is_renewed_at_once() -> None:
-    """The message that rang may have waited."""
+    """The message of the long poll may have waited."""
     holding = LockLedger()
-    holding.plan("bell", 9)
-    holding.add_locks("bell", [lock(1)], lock_s=0.2, now_s=100)
-    assert due(holding, 100.1) == {"bell": [lock(1)]}
+    holding.plan("pending", 9)
+    holding.add_locks("pending", [lock(1)], lock_s=0.2, now_s=100)
+    assert due(holding, 100.1) == {"pending": [lock(1)]}
     assert due(holding, 102.5) == {}
-    assert due(holding, 102.6) == {"bell": [lock(1)]}
+    assert due(holding, 102.6) == {"pending": [lock(1)]}
 
 
 def test_many_small_receptions_are_renewed_together_in_slices() -> None:
@@ -222,10 +222,10 @@ def test_locks_that_could_not_be_settled_are_renewed_as_seldom_as_before() -> No
 
 def test_a_message_that_moved_keeps_the_time_of_its_lock() -> None:
     holding = LockLedger()
-    holding.plan("bell", 9)
-    holding.add_locks("bell", [lock(1)], lock_s=10, now_s=100)
+    holding.plan("pending", 9)
+    holding.add_locks("pending", [lock(1)], lock_s=10, now_s=100)
     holding.plan(ORDER, 1)
-    assert holding.move("bell", ORDER)
+    assert holding.move("pending", ORDER)
     assert due(holding, 105) == {ORDER: [lock(1)]}
     assert due(holding, 110) == {ORDER: [lock(1)]}
 
@@ -251,10 +251,10 @@ def test_written_orders_are_settled_when_sealed_and_given_back_when_not() -> Non
 
 def test_the_message_that_rang_moves_to_its_order_with_its_lock() -> None:
     holding = LockLedger()
-    holding.plan("bell", 9)
-    holding.add_locks("bell", [lock(1)], lock_s=60, now_s=100)
+    holding.plan("pending", 9)
+    holding.add_locks("pending", [lock(1)], lock_s=60, now_s=100)
     holding.plan(ORDER, 1)
-    assert holding.move("bell", ORDER)
+    assert holding.move("pending", ORDER)
     assert numbers_of(holding) == [1]
     assert due(holding, 130) == {ORDER: [lock(1)]}
     assert holding.counts.received == 1
@@ -262,11 +262,11 @@ def test_the_message_that_rang_moves_to_its_order_with_its_lock() -> None:
 
 def test_a_message_that_moves_while_it_is_renewed_is_renewed_on() -> None:
     holding = LockLedger()
-    holding.plan("bell", 9)
-    holding.add_locks("bell", [lock(1)], lock_s=60, now_s=100)
+    holding.plan("pending", 9)
+    holding.add_locks("pending", [lock(1)], lock_s=60, now_s=100)
     (renewal,) = holding.due(130)
     holding.plan(ORDER, 1)
-    assert holding.move("bell", ORDER)
+    assert holding.move("pending", ORDER)
     assert holding.renewed(renewal, [], began_s=130) == 0
     assert due(holding, 160) == {ORDER: [lock(1)]}
 

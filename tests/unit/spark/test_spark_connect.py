@@ -65,16 +65,16 @@ def test_a_server_finds_the_state_directory_wherever_it_runs(
 
 
 @pytest.mark.parametrize(
-    ("address", "kind", "sentence"),
+    ("address", "kind", "named"),
     [
-        ("127.0.0.1:1", SparkError, "Spark Connect at 127.0.0.1:1"),
+        ("127.0.0.1:1", SparkError, "127.0.0.1:1"),
         ("127.0.0.1:many", ConfigurationError, "--master"),
     ],
 )
 def test_an_address_where_nobody_is_is_told_at_once(
-    address: str, kind: type[TwinbusError], sentence: str
+    address: str, kind: type[TwinbusError], named: str
 ) -> None:
     """Y2: Spark's client itself would try again for minutes; what is behind the port is secret."""
-    with pytest.raises(kind, match=sentence) as caught:
+    with pytest.raises(kind, match=named) as caught:
         _session(f"sc://{address}/;token=canary")
     assert "canary" not in str(caught.value)

@@ -51,17 +51,17 @@ async def test_rows_go_where_they_say_and_else_where_the_option_says() -> None:
 
     assert namespace.messages("orders") == encoded([rows[0], rows[2]])
     assert namespace.messages("news") == encoded([rows[1], rows[3]])
-    assert {path: each.messages for path, each in dispatch.shipped.items()} == {
+    assert {path: each.messages for path, each in dispatch.sent.items()} == {
         "orders": 2,
         "news": 2,
     }
-    assert dispatch.shipped["news"].size_bytes == sum(map(len, namespace.messages("news")))
+    assert dispatch.sent["news"].size_bytes == sum(map(len, namespace.messages("news")))
 
 
 async def test_a_row_without_a_destination_is_refused_before_anything_is_sent() -> None:
     namespace = FakeNamespace()
 
-    with pytest.raises(ConfigurationError, match="row has no destination"):
+    with pytest.raises(ConfigurationError, match="no destination"):
         await to(namespace).send_all([outgoing(0, "orders"), outgoing(1)], default=None)
 
     assert namespace.attempts == []
@@ -90,9 +90,10 @@ async def test_a_message_too_large_is_named_and_nothing_of_its_batch_is_sent() -
     namespace = FakeNamespace(message_bytes_max=5_000)
     rows = [*many(5), outgoing(77, "news", 6_000), *many(5)]
 
-    with pytest.raises(MessageTooLarge, match=r"'m-77' has 6,0\d\d bytes and 'news' takes 5,000"):
+    with pytest.raises(MessageTooLarge, match=r"'m-77' has 6,0\d\d bytes.*5,000") as caught:
         await to(namespace).send_all(rows, default="orders")
 
+    assert caught.value.path == "news"
     assert namespace.attempts == []
 
 
@@ -100,9 +101,10 @@ async def test_a_missing_destination_costs_no_half_of_a_batch() -> None:
     namespace = FakeNamespace()
     namespace.answer("gone", EntityNotFound("there is no 'gone'", path="gone"))
 
-    with pytest.raises(EntityNotFound, match=r"to 'gone' failed, after this task had 0"):
+    with pytest.raises(EntityNotFound, match="after 0 messages") as caught:
         await to(namespace).send_all([*many(5), outgoing(9, "gone")], default="orders")
 
+    assert caught.value.path == "gone"
     assert namespace.messages("orders") == []
 
 
@@ -133,7 +135,7 @@ async def test_what_may_have_been_sent_twice_is_counted() -> None:
     dispatch = to(namespace)
     await dispatch.send_all([*many(3), *many(2, "news")], default="orders")
 
-    shipped = {path: (each.messages, each.maybe_twice) for path, each in dispatch.shipped.items()}
+    shipped = {path: (each.messages, each.maybe_twice) for path, each in dispatch.sent.items()}
     assert shipped == {"orders": (3, 3), "news": (2, 0)}
 
 
@@ -142,7 +144,7 @@ async def test_a_busy_service_that_asks_for_more_time_than_there_is_ends_the_tas
     namespace.answer("orders", None)
     namespace.answer_once("orders", ServerBusy("busy"))
 
-    with pytest.raises(ServerBusy, match="to 'orders' failed"):
+    with pytest.raises(ServerBusy, match="'orders' failed"):
         await to(namespace, timeout_s=1.0).send_all(many(1), default="orders")
 
 
@@ -151,7 +153,7 @@ async def test_the_deadline_ends_all_retries() -> None:
     namespace.answer_once("orders", *[CommunicationError("nobody is there")] * 100)
 
     began_s = asyncio.get_running_loop().time()
-    with pytest.raises(CommunicationError, match=r"to 'orders' failed.*is there"):
+    with pytest.raises(CommunicationError, match=r"'orders' failed.*nobody is there"):
         await to(namespace, timeout_s=1.0).send_all(many(1), default="orders")
 
     assert asyncio.get_running_loop().time() - began_s < 2.0
@@ -162,7 +164,7 @@ async def test_no_answer_is_no_reason_to_wait_beyond_the_deadline() -> None:
     namespace = FakeNamespace()
     namespace.answer_once("orders", *[HANG] * 10)
 
-    with pytest.raises(OperationTimeout, match="to 'orders' failed"):
+    with pytest.raises(OperationTimeout, match="'orders' failed"):
         await to(namespace, timeout_s=0.5).send_all(many(1), default="orders")
 
 
@@ -172,7 +174,7 @@ async def test_a_failure_says_how_much_was_accepted_before() -> None:
     await dispatch.send_all(many(7), default="orders")
     namespace.answer_once("orders", ServiceError("no"))
 
-    with pytest.raises(ServiceError, match="after this task had 7 messages accepted: No"):
+    with pytest.raises(ServiceError, match=r"after 7 messages.*: no"):
         await dispatch.send_all(many(3), default="orders")
 
 

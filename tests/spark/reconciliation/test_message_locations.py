@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tests.spark.reconciliation.rows import BACKLOG, event, frame, place
 from twinbus.spark.reconciliation.log_tables import EVENT_COLUMNS
 from twinbus.spark.reconciliation.message_locations import (
-    LOOK_COLUMNS,
-    LOOKED_COLUMNS,
     PLACE_COLUMNS,
+    SCAN_COLUMNS,
+    SCANNED_COLUMNS,
+    compared_with_scan,
     ended_with_their_entity,
-    looked_for,
     places_of,
 )
 
@@ -77,21 +77,21 @@ def test_what_a_look_does_not_find_is_gone(spark: SparkSession) -> None:
         place("unasked", 1, message_id="b"),
     ]
     seen = {"side": "primary", "place": "orders", "generation": 0, "born_ms": 500}
-    look = [
+    scan = [
         {**seen, "number": 1, "message_id": "a"},
         {**seen, "number": 5, "message_id": "another"},
         {**seen, "number": 6, "message_id": "AP8="},
         {**seen, "number": 7, "message_id": "older than the log"},
     ]
-    looked = [{"side": "primary", "place": "orders", "looked_ms": 5_000}]
+    scanned = [{"side": "primary", "place": "orders", "scanned_ms": 5_000}]
 
-    judged = looked_for(
+    compared = compared_with_scan(
         frame(spark, PLACE_COLUMNS, places),
-        frame(spark, LOOK_COLUMNS, look),
-        frame(spark, LOOKED_COLUMNS, looked),
+        frame(spark, SCAN_COLUMNS, scan),
+        frame(spark, SCANNED_COLUMNS, scanned),
     )
 
-    assert shown(judged, "place", "number", "message_id", "end", "end_ms", "generation") == [
+    assert shown(compared, "place", "number", "message_id", "end", "end_ms", "generation") == [
         ("orders", 1, "a", None, None, 1),
         ("orders", 2, "lost", "gone", 5_000, 1),
         ("orders", 3, "done", "completed", 2_000, 1),

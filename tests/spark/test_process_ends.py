@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.mover.messages import id_of, plain
-from tests.unit.spark.test_engine import until
+from tests.unit.common.test_event_loop import until
 from twinbus.drivers.amqp import AmqpDriver
 from twinbus.encoding.transit import OutgoingMessage
 

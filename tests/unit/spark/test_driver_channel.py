@@ -1,4 +1,4 @@
-"""Tasks report to the desk over real sockets; strangers and nonsense are turned away."""
+"""Tasks report to the driver over real sockets; invalid connections and requests are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Book:
 
 
 @asynccontextmanager
-async def open_desk(book: Book) -> AsyncIterator[DriverChannelAddress]:
+async def open_channel(book: Book) -> AsyncIterator[DriverChannelAddress]:
     channel = DriverChannel(book.handle)
     address = await channel.start()
     try:
@@ -52,7 +52,7 @@ async def open_desk(book: Book) -> AsyncIterator[DriverChannelAddress]:
 
 
 async def said_to(address: DriverChannelAddress, *said: bytes, ends: bool = False) -> bytes:
-    """What the desk answers to these bytes before it ends the connection."""
+    """What the channel answers to these bytes before it ends the connection."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         async with asyncio.timeout(10):
@@ -74,7 +74,7 @@ async def said_to(address: DriverChannelAddress, *said: bytes, ends: bool = Fals
 
 async def test_a_task_reports_and_hears_an_answer() -> None:
     book = Book()
-    async with open_desk(book) as address, DriverChannelClient(address) as line:
+    async with open_channel(book) as address, DriverChannelClient(address) as line:
         assert await line.ask("moved", count=3, queue="a") == {"heard": 1, "count": 3, "queue": "a"}
         assert await line.ask("done") == {"heard": 2}
     assert book.reports == [("moved", {"count": 3, "queue": "a"}), ("done", {})]
@@ -92,14 +92,14 @@ async def test_many_tasks_report_at_once_and_each_hears_its_own_answer() -> None
             (number, step) for step in range(20)
         ]
 
-    async with open_desk(book) as address:
+    async with open_channel(book) as address:
         await asyncio.gather(*(task(number) for number in range(50)))
     assert len(book.reports) == 1_000
 
 
 async def test_a_large_report_and_its_answer_arrive() -> None:
     numbers = list(range(200_000))
-    async with open_desk(Book()) as address, DriverChannelClient(address) as line:
+    async with open_channel(Book()) as address, DriverChannelClient(address) as line:
         assert (await line.ask("aside", numbers=numbers))["numbers"] == numbers
 
 
@@ -107,14 +107,14 @@ async def test_a_large_report_and_its_answer_arrive() -> None:
 async def test_a_stranger_is_not_heard(nonce: bytes) -> None:
     book = Book()
     report = json.dumps({"kind": "moved"}).encode() + b"\n"
-    async with open_desk(book) as address:
+    async with open_channel(book) as address:
         assert await said_to(address, nonce + b"\n", report, ends=True) == b""
     assert book.reports == []
 
 
 async def test_half_a_nonce_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
     """Nor does it fill the log: strangers may knock as often as they like."""
-    async with open_desk(Book()) as address:
+    async with open_channel(Book()) as address:
         assert await said_to(address, address.nonce[:20].encode(), ends=True) == b""
         # All of it but another one's first letters in front: no searching for it.
         assert await said_to(address, b"xx" + address.nonce.encode() + b"\n", ends=True) == b""
@@ -123,12 +123,12 @@ async def test_half_a_nonce_is_not_heard(caplog: pytest.LogCaptureFixture) -> No
 
 async def test_who_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "HELLO_TIMEOUT_S", 0.05)
-    async with open_desk(Book()) as address:
+    async with open_channel(Book()) as address:
         assert await said_to(address) == b""
 
 
 async def test_a_stranger_is_read_no_further_than_a_nonce() -> None:
-    async with open_desk(Book()) as address:
+    async with open_channel(Book()) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(b"x" * 33)  # And no end of line.
         async with asyncio.timeout(2):
@@ -159,7 +159,7 @@ async def test_garbage_ends_its_own_connection_only(
 ) -> None:
     book = Book()
     caplog.set_level(logging.WARNING)
-    async with open_desk(book) as address, DriverChannelClient(address) as line:
+    async with open_channel(book) as address, DriverChannelClient(address) as line:
         await line.ask("before")
         assert await said_to(address, address.nonce.encode() + b"\n", garbage) == b""
         await line.ask("after")
@@ -170,7 +170,7 @@ async def test_garbage_ends_its_own_connection_only(
 
 async def test_a_line_without_an_end_is_cut_off() -> None:
     book = Book()
-    async with open_desk(book) as address, DriverChannelClient(address) as line:
+    async with open_channel(book) as address, DriverChannelClient(address) as line:
         chunk = b"x" * (1 << 20)
         chunks = [chunk] * ((LINE_BYTES_MAX >> 20) * 2 + 2)
         assert await said_to(address, address.nonce.encode() + b"\n", *chunks) == b""
@@ -179,14 +179,14 @@ async def test_a_line_without_an_end_is_cut_off() -> None:
 
 async def test_half_a_line_is_not_handled() -> None:
     book = Book()
-    async with open_desk(book) as address:
+    async with open_channel(book) as address:
         half = b'{"kind": "moved", "count"'
         assert await said_to(address, address.nonce.encode() + b"\n" + half, ends=True) == b""
     assert book.reports == []
 
 
 async def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next() -> None:
-    async with open_desk(Book()) as address, DriverChannelClient(address) as line:
+    async with open_channel(Book()) as address, DriverChannelClient(address) as line:
         slow = asyncio.create_task(line.ask("slow", delay_s=0.1))
         await asyncio.sleep(0.03)
         slow.cancel()
@@ -196,10 +196,10 @@ async def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next() -> N
         assert (await line.ask("last", mark=8))["mark"] == 8
 
 
-async def test_a_desk_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_that_does_not_answer_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "ASK_TIMEOUT_S", 0.1)
-    async with open_desk(Book()) as address, DriverChannelClient(address) as line:
-        with pytest.raises(OperationTimeout, match="did not answer"):
+    async with open_channel(Book()) as address, DriverChannelClient(address) as line:
+        with pytest.raises(OperationTimeout):
             await line.ask("slow", delay_s=0.25)
         monkeypatch.setattr(channel_module, "ASK_TIMEOUT_S", 5.0)
         assert (await line.ask("next", mark=7))["mark"] == 7
@@ -213,28 +213,28 @@ async def test_closing_ends_what_is_being_asked() -> None:
         await asyncio.sleep(0.05)
         await channel.close()
         await channel.close()
-        with pytest.raises(CommunicationError, match="ended the connection"):
+        with pytest.raises(CommunicationError):
             await asking
         with pytest.raises(CommunicationError):
             await line.ask("again")
 
 
-async def test_a_closed_desk_is_told_in_a_sentence() -> None:
+async def test_a_closed_channel_is_reported_in_a_sentence() -> None:
     channel = DriverChannel(Book().handle)
     address = await channel.start()
     await channel.close()
-    with pytest.raises(
-        CommunicationError, match=f"not reached at 127.0.0.1:{address.port}"
-    ) as told:
+    with pytest.raises(CommunicationError, match=f"127.0.0.1:{address.port}") as caught:
         async with DriverChannelClient(address):
             pass
-    assert "driverHost" in str(told.value)
-    assert address.nonce not in str(told.value)
+    assert "driverHost" in caught.value.hint
+    assert address.nonce not in str(caught.value)
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_who_comes_while_the_desk_closes_is_not_served_afterwards(turns: int) -> None:
-    engine = LoopThread("desk")  # Its loop, because asyncio's own forgets sockets at this moment.
+def test_who_comes_while_the_channel_closes_is_not_served_afterwards(turns: int) -> None:
+    engine = LoopThread(
+        "channel"
+    )  # Its loop, because asyncio's own forgets sockets at this moment.
     engine.run(come_late(turns), timeout_s=10)
     engine.close()
 

@@ -70,7 +70,7 @@ def _check_machine(catalogue: Catalogue, path: str, entry: Entry) -> None:
             raise Broken(f"memory is not the values: {path!r} has another topic")
     if isinstance(queue, Topic):
         paths = {each.description.path for each in queue.subscriptions.values()}
-        if paths != entry.subscriptions or len(queue.book) != sum(entry.rule_counts):
+        if paths != entry.subscriptions or len(queue.rule_index) != sum(entry.rule_counts):
             raise Broken(f"memory is not the values: the subscriptions of {path!r}")
 
 

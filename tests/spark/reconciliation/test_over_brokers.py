@@ -174,12 +174,12 @@ async def test_what_is_dropped_by_hand_is_named(spark: SparkSession, tmp_path: P
 
     assert books.verdict == "Reconciliation of home failed: of 27 sent, 2 missing."
     of_news, of_orders = books.entities
-    assert {status: count for status, count in of_orders.fates.items() if count} == {
+    assert {status: count for status, count in of_orders.statuses.items() if count} == {
         MessageStatus.DELIVERED: 15,
         MessageStatus.WAITING: 5,
         MessageStatus.MISSING: 2,
     }
-    assert of_news.fates[MessageStatus.WAITING] == of_news.sent == 5
+    assert of_news.statuses[MessageStatus.WAITING] == of_news.sent == 5
     assert all(each.outages for each in books.entities)
     found = named(books)
     assert found["robbed"].trace.endswith("no receipt; never stored on the primary")

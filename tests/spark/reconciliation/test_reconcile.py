@@ -197,7 +197,7 @@ def test_the_logs_are_read_after_the_look(
 
     (orders,) = answer.entities
     assert asked["primary"] == ["orders"]
-    assert orders.fates[MessageStatus.DELIVERED] == 2
+    assert orders.statuses[MessageStatus.DELIVERED] == 2
     assert orders.unexpected == 1
     assert any(note.startswith("Only 0 differing ids") for note in answer.notes)
 

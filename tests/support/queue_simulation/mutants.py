@@ -24,7 +24,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def acknowledge_before_commit(patch: pytest.MonkeyPatch) -> None:
     """Senders and receivers are answered when the commit begins."""
-    hand_over = Namespace._hand_over
+    hand_over = Namespace._submit_commit
 
     def hasty(self: Namespace, transaction: Any) -> None:
         if transaction.planned is not None:
@@ -37,7 +37,7 @@ def acknowledge_before_commit(patch: pytest.MonkeyPatch) -> None:
         del self._on_committed
         self._on_committed(None, None)
 
-    patch.setattr(Namespace, "_hand_over", hasty)
+    patch.setattr(Namespace, "_submit_commit", hasty)
 
 
 def write_the_two_sides_of_a_move_apart(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from twinbus.broker.storage.operation_checks import KnownQueueChanges
 
 def apply_before_written(patch: pytest.MonkeyPatch) -> None:
     """Entities come and go in memory before the disk was asked."""
-    hand_over = Namespace._hand_over
+    hand_over = Namespace._submit_commit
 
     def early(self: Namespace, transaction: Any) -> None:
         if transaction.planned is not None:
@@ -21,7 +21,7 @@ def apply_before_written(patch: pytest.MonkeyPatch) -> None:
                 pass
         hand_over(self, transaction)
 
-    patch.setattr(Namespace, "_hand_over", early)
+    patch.setattr(Namespace, "_submit_commit", early)
 
 
 def keep_what_a_refused_plan_did(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def fault(bus: NamespaceFixture, kind: str, *, entity: str = "", **options: Any)
     try:
         yield
     finally:
-        bus._thread.run(bus._healed(fault_id))
+        bus._thread.run(bus._clear_fault(fault_id))
 
 
 async def detached(bus: NamespaceFixture) -> None:

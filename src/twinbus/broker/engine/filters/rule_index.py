@@ -311,7 +311,11 @@ class RuleIndex(Generic[K]):
     def _displace(self, entry: _Entry[K]) -> None:
         if entry.guard is not None:
             buckets = self._buckets(entry.guard)
-            bucket = buckets[entry.guard.name]
+            bucket = buckets.get(entry.guard.name)
+            if bucket is None:
+                # `a = NULL` matches no value, so it is in no list, and its bucket went with the last
+                # rule that was.
+                return
             bucket.discard(entry, entry.guard)
             if not bucket.by_key and not bucket.present:
                 del buckets[entry.guard.name]

@@ -255,3 +255,15 @@ def test_correlation_filters_compare_ids_and_types() -> None:
     assert compiled.matches(view_of(None, **facts)) is False
     for name in facts:
         assert compiled.matches(view_of({"n": 2}, **(facts | {name: "other"}))) is False
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_rule_that_no_value_matches_is_removed_after_the_last_other_rule(is_first: bool) -> None:
+    """M4: it is in no list of its property."""
+    index: RuleIndex[str] = RuleIndex()
+    index.add("s", rule("never", SqlFilter("a = NULL")))
+    index.add("s", rule("one", SqlFilter("a = 1")))
+
+    names = ["never", "one"] if is_first else ["one", "never"]
+    assert [index.remove("s", name) for name in names] == [True, True]
+    assert len(index) == 0

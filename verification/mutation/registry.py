@@ -91,7 +91,7 @@ CORE: Final = (
             *(syphon.take_a_write_for_an_answer, CAMPAIGN, "lost:"),
         ),
         (
-            "properties of the detour come home",
+            "properties of the diversion stay on the message",
             *(syphon.leave_the_aliases_on, HOMEWARD, "not as it was sent: properties"),
         ),
         (
@@ -206,12 +206,12 @@ BROKER: Final = _of(
     ("a look for due messages is the last", mutants.look_once, STORIES, "overdue:"),
     (
         "what has expired lives on",
-        *(mutants.let_the_expired_live, STORIES, "an expired message is handed to nobody"),
+        *(mutants.let_the_expired_live, STORIES, "an expired message is not delivered"),
     ),
     ("a renewal is forgotten", mutants.forget_a_renewal, QUEUE_MODEL, "the_counts_agree:"),
     ("a dead letter has no reason", broker.give_no_reason, QUEUE_MODEL, "the dead letters differ"),
     (
-        "a session is given to whoever asks",
+        "a session is given to every receiver",
         *(broker.take_a_session_from_its_holder, SESSION_MODEL, "accept:"),
     ),
     (
@@ -264,7 +264,7 @@ STORE: Final = _of(
         "the ledger is written apart",
         *(store.write_the_ledger_apart, CRASHES, "the content is not that of commit"),
     ),
-    ("the mark runs ahead", store.mark_what_is_not_yet_durable, CRASHES, "are not there"),
+    ("the mark runs ahead", store.mark_what_is_not_yet_durable, CRASHES, "are missing"),
     (
         "the directory is not synced at creation",
         *(store.leave_the_directory_unsynced, CRASHES, "the database is missing"),
@@ -289,7 +289,7 @@ STORE: Final = _of(
     ),
     (
         "a scheduled message is not written",
-        *(store.lose_the_schedule, STORIES_ON_DISK, "its counters say"),
+        *(store.lose_the_schedule, STORIES_ON_DISK, "its counters show"),
     ),
     (
         "the mark is not written",
@@ -304,7 +304,7 @@ STORE: Final = _of(
         *(store.believe_every_body, ROTTEN, "it answers something else"),
     ),
     (
-        "the books are not balanced",
+        "the counters are not compared",
         *(store.balance_no_books, DAMAGES, "damage went unnoticed: lose a row"),
     ),
 )

@@ -283,7 +283,7 @@ class FactoryWatch:
     def started_away(self, path: str) -> None:
         """P17: a pair that is made during an outage sends to the backlog from the beginning."""
         if not self.shadows[path].is_away:
-            raise self._broken("P17 begins away", f"{path} begins at home during an outage")
+            raise self._broken("P17 begins diverted", f"{path} begins at home during an outage")
 
     def must_wake(self, run: Run, at_s: float) -> None:
         """P22: whoever waits for a primary that is diverted is on its way a moment later."""

@@ -142,7 +142,7 @@ class Book:
         )
         insist(
             is_dead or entry.expires_ms is None or entry.expires_ms > now.wall_ms,
-            "an expired message is handed to nobody",
+            "an expired message is not delivered",
         )
         insist(count == entry.attempts, "the delivery count counts the failed attempts")
         entry.attempts_shown = count

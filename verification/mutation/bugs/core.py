@@ -304,13 +304,17 @@ REPLACED: Final = (
     Replaced("the first ping waits", Parts(failover=PingsLater), "S7 pings"),
     Replaced("a ping ends a hold", Parts(failover=PingEndsHold), "P11 only a ping"),
     Replaced("one entity's trouble diverts another", Parts(failover=Contagious), "S4 independence"),
-    Replaced("a pair begins at home in an outage", Parts(failover=BeginsAtHome), "P17 begins away"),
+    Replaced(
+        "a pair begins on the primary in an outage",
+        Parts(failover=BeginsAtHome),
+        "P17 begins diverted",
+    ),
     Replaced("a diversion wakes no send", Parts(interrupts=False), "P22 woken"),
     Replaced(
         "a withdrawal is not shared", Parts(rotation=WithdrawalIsNotShared), "S6 shared withdrawal"
     ),
     Replaced(
-        "half-open lets everybody in", Parts(rotation=EverybodyProbes), "S6 shared withdrawal"
+        "half-open lets all senders in", Parts(rotation=EverybodyProbes), "S6 shared withdrawal"
     ),
     Replaced(
         "a cancelled probe is never freed", Parts(rotation=CancelledProbeIsKept), "S9 liveness"
@@ -344,7 +348,9 @@ REPLACED: Final = (
     ),
     Replaced("the send that trips is not rerouted", Parts(send=ForgetsToReroute), "P10 rerouted"),
     Replaced("one bad queue ends the send", Parts(send=StaysWithOneQueue), "P10 rerouted"),
-    Replaced("a possible duplicate is not told", Parts(send=HidesDoubt), "I3 explained duplicates"),
+    Replaced(
+        "a possible duplicate is not reported", Parts(send=HidesDoubt), "I3 explained duplicates"
+    ),
     Replaced("an error denies its doubt", Parts(send=DeniesDoubt), "H1 honest errors"),
     Replaced("retries without an end", Parts(send=RetriesForEver), "S10 no storm"),
     Replaced("throttled and back at once", Parts(send=ReturnsAtOnceWhenThrottled), "F2 throttling"),

@@ -109,7 +109,7 @@ def hide_doubt(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_aliases_on(patch: pytest.MonkeyPatch) -> None:
-    """The properties of the detour come home with the message."""
+    """The properties of the diversion stay on the message with the message."""
     take = restored_message._take_aliases
 
     def kept(buf: bytes, start: int, stop: int) -> tuple[dict[str, Any], bytes]:

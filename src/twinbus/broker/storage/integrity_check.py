@@ -285,7 +285,7 @@ class IntegrityCheck:
             found = (total.message_count, total.deferred_count, total.scheduled_count)
             if kept != found:
                 raise self._damaged(
-                    f"its counters say {kept[0]} messages, {kept[1]} deferred and {kept[2]} "
+                    f"its counters show {kept[0]} messages, {kept[1]} deferred and {kept[2]} "
                     f"scheduled, its rows {found[0]}, {found[1]} and {found[2]}",
                     queue_id,
                 )

@@ -145,7 +145,7 @@ class SqliteStore:
             raise StoreCorrupt(
                 path=self._path,
                 detail=f"commits {ledger.commit_number + 1} to {mark.commit_number} were "
-                "acknowledged and are not there (an older copy of the files, or a damaged log)",
+                "acknowledged and are missing (an older copy of the files, or a damaged log)",
             )
 
     def commit(self, ops: Sequence[Op]) -> None:

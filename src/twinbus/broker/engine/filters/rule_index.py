@@ -313,8 +313,8 @@ class RuleIndex(Generic[K]):
             buckets = self._buckets(entry.guard)
             bucket = buckets.get(entry.guard.name)
             if bucket is None:
-                # `a = NULL` matches no value, so it is in no list, and its bucket went with the last
-                # rule that was.
+                # `a = NULL` matches no value, so it is in no list. Its bucket was deleted with the
+                # last rule that was in one.
                 return
             bucket.discard(entry, entry.guard)
             if not bucket.by_key and not bucket.present:

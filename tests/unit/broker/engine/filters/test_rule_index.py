@@ -261,8 +261,8 @@ def test_correlation_filters_compare_ids_and_types() -> None:
 def test_a_rule_that_no_value_matches_is_removed_after_the_last_other_rule(is_first: bool) -> None:
     """M4: it is in no list of its property."""
     index: RuleIndex[str] = RuleIndex()
-    index.add("s", rule("never", SqlFilter("a = NULL")))
-    index.add("s", rule("one", SqlFilter("a = 1")))
+    index.add("s", compile_rule(rule("a = NULL", name="never")))
+    index.add("s", compile_rule(rule("a = 1", name="one")))
 
     names = ["never", "one"] if is_first else ["one", "never"]
     assert [index.remove("s", name) for name in names] == [True, True]

@@ -480,7 +480,7 @@ class TooLargeForBacklog(PairingError, MessageTooLarge):
             self,
             f"the {what} has {size_bytes} bytes and needs {overhead_bytes} more in a backlog "
             f"queue, whose limit is {limit_bytes} bytes",
-            hint="Reduce its size; paired sends refuse it also when there is no outage",
+            hint="Reduce its size; paired sends refuse it in normal operation, too",
         )
 
 

@@ -69,7 +69,7 @@ test: venv browser
 
 # For the time between two edits: no process, no JVM, and 500 simulated runs instead of 20,000.
 test-fast: venv
-	env -u PYTHONDONTWRITEBYTECODE $(FAST_EFFORT) $(BIN)/python -m pytest -n 2 --hypothesis-profile fast -m "not slow" \
+	env -u PYTHONDONTWRITEBYTECODE $(FAST_EFFORT) $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --hypothesis-profile fast -m "not slow" \
 		tests/unit tests/architecture --ignore tests/architecture/test_bare_install.py
 
 browser:

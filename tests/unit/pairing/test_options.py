@@ -124,7 +124,7 @@ def test_a_hosted_syphon_that_cannot_run_is_refused_when_it_is_described(
     wrong: dict[str, object],
 ) -> None:
     """P2: values outside raise at construction, not when the first message waits."""
-    with pytest.raises(ConfigurationError, match=f"(?i)^{next(iter(wrong))} "):
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         SyphonHosting(**wrong)  # type: ignore[arg-type]
 
 

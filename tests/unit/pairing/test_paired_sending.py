@@ -679,7 +679,7 @@ async def test_a_batch_that_the_primary_would_refuse_is_refused_in_every_state(
         fake_pair.primary.force_failover("orders")
     sender = first if is_same_sender else fake_pair.primary.create_message_sender("orders")
     await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(15)])
-    with pytest.raises(MessageTooLarge, match=r"batch has 10.* and 'orders' takes 100000"):
+    with pytest.raises(MessageTooLarge, match=r"batch has 10.*'orders' .*100000"):
         await sender.send_batch([BrokeredMessage(bytes(6_500)) for _ in range(16)])
     assert len(fake_pair.backlog()) == (15 if is_diverted else 0)
     assert fake_pair.primary.health("orders").withdrawn == {}
@@ -695,7 +695,7 @@ async def test_a_message_that_only_the_backlog_would_take_is_refused_in_every_st
     await sender.send(BrokeredMessage(b"before"))
     if is_diverted:
         fake_pair.primary.force_failover("orders")
-    with pytest.raises(MessageTooLarge, match="'orders' takes 65536"):
+    with pytest.raises(MessageTooLarge, match="'orders' .*65536"):
         await sender.send(BrokeredMessage(bytes(70_000)))
     assert fake_pair.backlog() == []
 

@@ -198,7 +198,7 @@ def test_ones_own_prices(tmp_path: Path) -> None:
         (["--batch", "0"], "syphon batch size: 0"),
         (["--rate", "1000M/s", "--outage", "300d"], "cannot be priced"),
         (["--prices", "gold"], "'gold' not found"),
-        (["--output", "yaml"], "--output cannot be 'yaml'"),
+        (["--output", "yaml"], "--output: 'yaml'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(options: list[str], said: str) -> None:

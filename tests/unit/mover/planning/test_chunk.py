@@ -152,5 +152,5 @@ def test_a_refused_message_is_buried_with_its_destination_and_error() -> None:
         item(1), MessageTooLarge("the message has 300000 bytes" + "!" * 5_000)
     )
     assert poison.reason == "message-too-large"
-    assert poison.description.startswith("orders: the message has 300000 bytes")
+    assert poison.description.startswith("orders: The message has 300000 bytes")
     assert len(poison.description) <= 1_000

@@ -73,7 +73,7 @@ def test_a_pattern_is_no_regular_expression() -> None:
         ({"queue": "a", "subscription": "b"}, "'topic' and 'subscription'"),
         ({"queue": "a b"}, "a b"),
         ({"queue": "orders/$management"}, "management"),
-        ({"queues": "a,,b"}, "name"),
+        ({"queues": "a,,b"}, "empty"),
         ({"queuePattern": "[a]"}, "'queuePattern'"),
         ({"queue": "a", "subQueue": "transfer"}, "'subQueue': 'transfer'. Use none or deadLetter"),
     ],

@@ -142,7 +142,13 @@ def test_a_publish_is_three_frames_that_end_where_they_say() -> None:
 
 
 # These measure our clients; the broker's benchmarks have clients of their own.
-MEASURE_CLIENTS = {"pairing.py", "coming_home.py", "drain_site.py", "cost_job.py"}
+MEASURE_CLIENTS = {
+    "pairing.py",
+    "coming_home.py",
+    "drain_site.py",
+    "cost_job.py",
+    "paired_sends.py",
+}
 
 
 def test_the_brokers_benchmarks_do_not_use_the_code_that_they_measure() -> None:

@@ -55,7 +55,7 @@ __all__ = ["NamespaceRef", "RefKind", "option_names"]
 _LOG = logging.getLogger("twinbus.spark.references")
 
 _CA_FILE: Final = "caFile"
-_MANAGEMENT_PORT: Final = "managementPort"
+_ADMINISTRATION_PORT: Final = "administrationPort"
 _PROVIDER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 
@@ -72,7 +72,7 @@ class RefKind(StrEnum):
 
 def option_names(role: str = "") -> tuple[str, ...]:
     """The options that name a namespace, as they are documented; Spark ignores their case."""
-    return tuple(_with_role(name, role) for name in (*RefKind, _CA_FILE, _MANAGEMENT_PORT))
+    return tuple(_with_role(name, role) for name in (*RefKind, _CA_FILE, _ADMINISTRATION_PORT))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,7 +105,7 @@ class NamespaceRef:
             kinds[0],
             _check_text(kinds[0], texts[kinds[0]], role),
             lowered.get(_with_role(_CA_FILE, role).lower()) or None,
-            _parse_port(lowered.get(_with_role(_MANAGEMENT_PORT, role).lower()), role),
+            _parse_port(lowered.get(_with_role(_ADMINISTRATION_PORT, role).lower()), role),
             _accept_raw(_with_role(RefKind.RAW, role)) if kinds[0] is RefKind.RAW else None,
         )
 
@@ -123,7 +123,7 @@ class NamespaceRef:
         if self.ca_file is not None:
             options[_CA_FILE] = self.ca_file
         if self.administration_port is not None:
-            options[_MANAGEMENT_PORT] = str(self.administration_port)
+            options[_ADMINISTRATION_PORT] = str(self.administration_port)
         return {_with_role(name, role): text for name, text in options.items()}
 
     # -- connections ----------------------------------------------------------------------
@@ -264,7 +264,7 @@ def _parse_port(text: str | None, role: str) -> int | None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,4}", text, re.ASCII) or int(text) > 65_535:
         raise ConfigurationError(
-            f"Invalid value for the option {_with_role(_MANAGEMENT_PORT, role)}",
+            f"Invalid value for the option {_with_role(_ADMINISTRATION_PORT, role)}",
             hint="Use a number from 1 to 65535",
         )
     return int(text)

@@ -27,7 +27,7 @@ HUGE = "9" * 20
         (["queue", "create", "new", "--ttl", "999999999999d"], "is too long a time"),
         (["queue", "create", "new\nline"], "has a character"),
         (["queue", "list", "--ca-file", "/no/such"], "is no file"),
-        (["queue", "list", "--management-port", "1"], ":1/"),
+        (["queue", "list", "--administration-port", "1"], ":1/"),
         (["queue", "list", "--connection-string", ""], "is empty"),
         (["send", "", "x"], "name of an entity"),
         (["send", "orders/", "x"], "slash at an end"),

@@ -267,7 +267,7 @@ def test_a_batch_read_looks_and_takes_nothing(bench: Bench) -> None:
     for index in range(3):
         bench.broker.create_queue(f"{stem}-part-{index}")
         fill(bench.broker, f"{stem}-part-{index}", ids(600, first=index * 1_000))
-    management = {"managementPort": bench.broker.admin_port}
+    management = {"administrationPort": bench.broker.admin_port}
     frame = bench.batch(queuePattern=f"{stem}-part-*", **management)
     assert frame.count() == 1_800
     assert frame.select("queue").distinct().count() == 3
@@ -294,7 +294,7 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(
     """S1: unknown queues, sessions."""
     if options.get("queue") == WITH_SESSIONS:
         bench.broker.create_queue(WITH_SESSIONS, requires_session=True)
-    given = {**options, "managementPort": bench.broker.admin_port}
+    given = {**options, "administrationPort": bench.broker.admin_port}
     with pytest.raises(Exception, match=r"(?s)twinbus") as refused:
         bench.to_parquet(bench.stream(**given))
     assert sentence in str(refused.value)

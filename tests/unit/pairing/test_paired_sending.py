@@ -695,7 +695,7 @@ async def test_a_message_that_only_the_backlog_would_take_is_refused_in_every_st
     await sender.send(BrokeredMessage(b"before"))
     if is_diverted:
         fake_pair.primary.force_failover("orders")
-    with pytest.raises(MessageTooLarge, match="'orders' .*65536"):
+    with pytest.raises(MessageTooLarge, match=r"'orders' .*65536"):
         await sender.send(BrokeredMessage(bytes(70_000)))
     assert fake_pair.backlog() == []
 

@@ -59,7 +59,7 @@ CaFile = Annotated[
 AdministrationPort = Annotated[
     int | None,
     typer.Option(
-        "--management-port", help="Port for HTTP administration; official emulator: 5300."
+        "--administration-port", help="Port for HTTP administration; official emulator: 5300."
     ),
 ]
 
@@ -109,14 +109,14 @@ PrimaryName = Annotated[
 PrimaryPort = Annotated[
     int | None,
     typer.Option(
-        "--primary-management-port",
+        "--primary-administration-port",
         help="Port of the primary for HTTP administration; official emulator: 5300.",
     ),
 ]
 SecondaryPort = Annotated[
     int | None,
     typer.Option(
-        "--secondary-management-port",
+        "--secondary-administration-port",
         help="Port of the secondary for HTTP administration; official emulator: 5300.",
     ),
 ]

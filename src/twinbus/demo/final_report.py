@@ -124,7 +124,7 @@ def create_cost_report(spark: SparkSession, files: Files) -> CostReport:
 
 def reconcile_demo(spark: SparkSession, files: Files) -> Reconciliation:
     """The state of every message, by all logs; also written to a file."""
-    from twinbus.spark.reconciliation.reconcile import Sources, reconcile
+    from twinbus.spark.reconciliation.pipeline import Sources, reconcile
 
     sources = Sources(
         primary_logs=files.logs / PRIMARY,

@@ -26,7 +26,7 @@ from twinbus.broker.storage.interface import DeleteChunks, PutCounters, Tombston
 from twinbus.broker.storage.sqlite_store import SqliteStore
 from twinbus.cost.reconciliation import Difference, MessageStatus, Reconciliation
 from twinbus.spark.connection_refs import NamespaceRef
-from twinbus.spark.reconciliation.reconcile import Sources, reconcile
+from twinbus.spark.reconciliation.pipeline import Sources, reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

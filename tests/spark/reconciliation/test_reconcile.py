@@ -18,7 +18,7 @@ from twinbus.errors import ConfigurationError
 from twinbus.mover.planning.receipts import Receipt, ReceiptOutcome, to_json_line
 from twinbus.spark.connection_refs import NamespaceRef
 from twinbus.spark.reconciliation.message_locations import SCAN_COLUMNS, SCANNED_COLUMNS
-from twinbus.spark.reconciliation.reconcile import Sources, reconcile
+from twinbus.spark.reconciliation.pipeline import Sources, reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -186,8 +186,8 @@ def test_the_logs_are_read_after_the_look(
             spark.createDataFrame(scanned, SCANNED_COLUMNS),
         )
 
-    monkeypatch.setattr("twinbus.spark.reconciliation.reconcile.scan_queues", scan_queues)
-    monkeypatch.setattr("twinbus.spark.reconciliation.reconcile.DIFFERENCES_MAX", 0)
+    monkeypatch.setattr("twinbus.spark.reconciliation.pipeline.scan_queues", scan_queues)
+    monkeypatch.setattr("twinbus.spark.reconciliation.pipeline.DIFFERENCES_MAX", 0)
     there = NamespaceRef.of_file(logs / "connection")
     sources = Sources(
         primary_logs=logs / "primary", client_logs=logs / "client", primary=there, secondary=there

@@ -141,9 +141,9 @@ def test_what_was_parked_and_came_home_later_is_home() -> None:
     """The exit code is about what is left at the end, not about what has happened meanwhile."""
     counts = Counter({ReceiptOutcome.MOVED: 5, ReceiptOutcome.DEFERRED: 5})
     told: dict[str, Any] = {"moved_bytes": 1, "faults": {}, "elapsed_s": 1.0}
-    assert exit_code(Summary(counts=counts, set_aside_count=0, **told)) == 0
-    assert exit_code(Summary(counts=counts, set_aside_count=1, **told)) == 3
-    cut = Summary(counts=counts, set_aside_count=0, was_cut_short=True, **told)
+    assert exit_code(Summary(counts=counts, deferred_now_count=0, **told)) == 0
+    assert exit_code(Summary(counts=counts, deferred_now_count=1, **told)) == 3
+    cut = Summary(counts=counts, deferred_now_count=0, was_cut_short=True, **told)
     assert exit_code(cut) == 3, "nobody has seen the backlog empty"
 
 

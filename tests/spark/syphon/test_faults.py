@@ -94,7 +94,9 @@ async def test_each_kind_of_trouble_waits_for_its_end_and_stands_in_nobodys_way(
 
         def all_were_set_aside() -> bool:
             # One that is being probed is not set aside for a moment.
-            seen.update(path for path, count in syphon.status().set_aside.items() if count == EACH)
+            seen.update(
+                path for path, count in syphon.status().deferred_now.items() if count == EACH
+            )
             return seen >= set(paths.values())
 
         await until(all_were_set_aside)

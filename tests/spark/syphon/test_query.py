@@ -121,7 +121,7 @@ async def test_the_official_sdk_brings_messages_home_too(running: Running, pair:
     with scene.fault("cannot-contact", "", **ours):
         syphon = running.start(scene, driver="servicebus")
         await until(lambda: syphon.status().counts.get("moved", 0) == 900)
-        await until(lambda: sum(syphon.status().set_aside.values()) == 30)
+        await until(lambda: sum(syphon.status().deferred_now.values()) == 30)
         scene.enable(dead)
         await until(lambda: syphon.status().counts.get("moved", 0) == 930)
         await asyncio.to_thread(syphon.stop)
@@ -202,7 +202,7 @@ async def test_a_hundred_thousand_for_a_dead_destination_stand_in_nobodys_way(
     began_s = time.monotonic()
     await until(lambda: scene.home(live) == 1_000, 60)
     print(f"the live ones were home after {time.monotonic() - began_s:.1f} s")
-    await until(lambda: sum(syphon.status().set_aside.values()) == 100_000)
+    await until(lambda: sum(syphon.status().deferred_now.values()) == 100_000)
     # Its queues were also looked through, which takes more than one batch on a busy machine.
     await until(lambda: syphon.status().doing == "waiting")
     # Each was received and set aside once; a busy machine may look through them once more

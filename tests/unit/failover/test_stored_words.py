@@ -106,7 +106,7 @@ def test_files_of_operators_have_their_keys() -> None:
         "doing",
         "counts",
         "moved_bytes",
-        "set_aside",
+        "deferred_now",
         "foreign",
         "faults",
         "refused",

@@ -43,7 +43,7 @@ def run_reconcile(options: ReconcileOptions) -> bool | None:
         )
     require_pyspark()
     references = [_reference(role, options) for role in ROLES] if options.look else [None, None]
-    from twinbus.spark.reconciliation.reconcile import Sources, reconcile
+    from twinbus.spark.reconciliation.pipeline import Sources, reconcile
 
     sources = Sources(
         primary_logs=options.primary_logs,

@@ -394,7 +394,7 @@ def status(
         doing = f"{doing}; no update for {silent_s:.0f} s: it may have been killed"
     rows = [("state", doing)]
     rows += [(outcome, f"{count:,}") for outcome, count in latest.counts.items()]
-    rows += [(f"deferred for {path}", f"{n:,}") for path, n in latest.set_aside.items()]
+    rows += [(f"deferred for {path}", f"{n:,}") for path, n in latest.deferred_now.items()]
     rows += [(f"error of {queue}", sentence) for queue, sentence in latest.faults.items()]
     if latest.stalled:
         rows.append(("stalled", latest.stalled))

@@ -141,7 +141,7 @@ async def _move(
     return Summary(
         counts=tally.counts,
         moved_bytes=tally.moved_bytes,
-        set_aside_count=mover.deferred_count,
+        deferred_now_count=mover.deferred_count,
         faults={queue: str(error) for queue, error in report.faults.items()},
         elapsed_s=time.monotonic() - began_s,
         was_cut_short=options.once and stop_requested.is_set(),

@@ -192,7 +192,7 @@ def _summary(
     return Summary(
         counts=_counts(status),
         moved_bytes=status.moved_bytes,
-        set_aside_count=sum(status.set_aside.values()),
+        deferred_now_count=sum(status.deferred_now.values()),
         faults=status.faults,
         elapsed_s=elapsed_s,
         was_cut_short=was_cut_short,

@@ -157,7 +157,7 @@ class Summary:
 
     counts: Mapping[ReceiptOutcome, int]
     moved_bytes: int
-    set_aside_count: int
+    deferred_now_count: int
     """Messages that are deferred at its end."""
     faults: Mapping[str, str]
     """Backlog queues that could not be read, each with a sentence."""
@@ -177,7 +177,7 @@ class Summary:
         return {
             **{outcome.value: self.counts[outcome] for outcome in ReceiptOutcome},
             "may_repeat": self.may_repeat_count,
-            "set_aside": self.set_aside_count,
+            "deferred_now": self.deferred_now_count,
             "moved_bytes": self.moved_bytes,
             "seconds": round(self.elapsed_s, 3),
             "moved_per_s": round(self.moved_per_s, 1),
@@ -190,7 +190,7 @@ def exit_code(summary: Summary) -> int:
     """0 all messages were moved, 1 a queue could not be read, 3 messages are left."""
     if summary.faults:
         return EXIT_FAILED
-    is_left = summary.set_aside_count or any(summary.counts[each] for each in _LEFT)
+    is_left = summary.deferred_now_count or any(summary.counts[each] for each in _LEFT)
     return EXIT_LEFT if is_left or summary.was_cut_short else 0
 
 

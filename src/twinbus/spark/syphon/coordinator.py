@@ -206,7 +206,7 @@ class SyphonCoordinator:
                 await asyncio.sleep(CONTROL_INTERVAL_S)
             elif self._dispatcher.is_primary_unreachable:
                 await self._stop_polling()
-                self._set_doing("primary away")
+                self._set_doing("primary unreachable")
                 await self._probe_if_due()
             elif orders := self._dispatcher.orders(await self._poll(), self._now_s()):
                 return orders
@@ -424,7 +424,7 @@ class SyphonCoordinator:
             return
         status = self._status
         status.counts = dict(self._counts)
-        status.set_aside = self._dispatcher.deferred_by_destination()
+        status.deferred_now = self._dispatcher.deferred_by_destination()
         unsent = [
             note.path for note in self._dispatcher.open_circuits(self._now_s()) if note.is_refused
         ]

@@ -50,11 +50,11 @@ class Status:
     """The state of a syphon, for operators."""
 
     doing: str = "starting"
-    """starting, waiting, moving, paused, primary away, stopped."""
+    """starting, waiting, moving, paused, primary unreachable, stopped."""
     counts: dict[str, int] = field(default_factory=dict)
     """Receipts by outcome, of this run."""
     moved_bytes: int = 0
-    set_aside: dict[str, int] = field(default_factory=dict)
+    deferred_now: dict[str, int] = field(default_factory=dict)
     """Messages that wait for their destination, by destination."""
     foreign: dict[str, int] = field(default_factory=dict)
     """Messages of other pairs, which are not moved, by the marks of the pairs (P21)."""
@@ -152,7 +152,10 @@ class StateDir:
     def status(self) -> Status | None:
         """The last status of the syphon; None when there is none."""
         try:
-            return Status(**json.loads((self.path / STATUS).read_text("utf-8")))
+            found = json.loads((self.path / STATUS).read_text("utf-8"))
+            if "set_aside" in found:  # Written before 0.1.0.
+                found["deferred_now"] = found.pop("set_aside")
+            return Status(**found)
         except (OSError, ValueError, TypeError):
             return None
 

@@ -106,11 +106,16 @@ def test_a_control_file_that_makes_no_sense_changes_nothing(tmp_path: Path, text
 def test_status_is_told_as_it_was(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
     assert state.status() is None
-    told = Status(doing="moving", counts={"moved": 3}, set_aside={"orders": 2}, epoch=7)
+    told = Status(doing="moving", counts={"moved": 3}, deferred_now={"orders": 2}, epoch=7)
     state.set_status(told)
     assert StateDir(tmp_path).status() == told
     assert json.loads((tmp_path / "status.json").read_text())["doing"] == "moving"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["status.json"]
+
+
+def test_the_status_of_a_syphon_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"doing": "moving", "set_aside": {"orders": 2}}')
+    assert StateDir(tmp_path).status() == Status(doing="moving", deferred_now={"orders": 2})
 
 
 def test_a_state_directory_has_one_syphon_at_a_time(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+UINT_MAX: Final = 0xFFFFFFFF
+"""The largest uint. Delivery ids and transfer ids are sequence numbers that wrap after it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmqpLimits:

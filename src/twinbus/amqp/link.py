@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.performatives import Attach, Detach, Error, Flow, Source, Target, Transfer
 from twinbus.amqp.transfers import encode_transfer
 
@@ -26,12 +27,11 @@ ROLE_SENDER = False
 ROLE_RECEIVER = True
 
 # Serial numbers wrap at 32 bits (AMQP 1.0 section 2.8.10).
-_WRAP = 0xFFFFFFFF
 
 
 def serial_is_after(later: int, earlier: int) -> bool:
     """Whether one 32-bit serial number comes after another (RFC 1982)."""
-    return 0 < ((later - earlier) & _WRAP) < 0x80000000
+    return 0 < ((later - earlier) & UINT_MAX) < 0x80000000
 
 
 class Link:
@@ -257,7 +257,7 @@ class ReceiverLink(Link):
             )
 
     def _count_delivery(self) -> None:
-        self.delivery_count = (self.delivery_count + 1) & _WRAP
+        self.delivery_count = (self.delivery_count + 1) & UINT_MAX
         self.credit -= 1
 
     def forget_partial(self) -> None:
@@ -267,16 +267,16 @@ class ReceiverLink(Link):
 
     def count_run(self, first_id: int, count: int) -> None:
         """``count`` deliveries arrived with consecutive ids."""
-        self.delivery_count = (self.delivery_count + count) & _WRAP
+        self.delivery_count = (self.delivery_count + count) & UINT_MAX
         self.credit -= count
-        self.last_delivery_id = (first_id + count - 1) & _WRAP
+        self.last_delivery_id = (first_id + count - 1) & UINT_MAX
 
     @property
     def next_run_id(self) -> int | None:
         """The delivery id that would continue a run; None in the middle of a delivery."""
         if self._first is not None or self.last_delivery_id is None or self.is_detached:
             return None
-        return (self.last_delivery_id + 1) & _WRAP
+        return (self.last_delivery_id + 1) & UINT_MAX
 
     def is_repeat(self, delivery_id: int) -> bool:
         """Whether this link has had that delivery id; stores it if not."""
@@ -301,7 +301,7 @@ class SenderLink(Link):
     def on_flow(self, flow: Flow) -> None:
         if flow.link_credit is not None:
             start = 0 if flow.delivery_count is None else flow.delivery_count
-            behind = (self.delivery_count - start) & _WRAP
+            behind = (self.delivery_count - start) & UINT_MAX
             if behind >= 0x80000000:
                 raise AmqpError(
                     Condition.INVALID_FIELD, "The flow counts deliveries that were not sent."
@@ -311,13 +311,13 @@ class SenderLink(Link):
 
     def reserve(self, count: int) -> int:
         """Take credit for ``count`` deliveries; the first of their consecutive delivery ids."""
-        self.delivery_count = (self.delivery_count + count) & _WRAP
+        self.delivery_count = (self.delivery_count + count) & UINT_MAX
         self.credit -= count
         return self.session.reserve_delivery_ids(count)
 
     def complete_drain(self) -> None:
         """No more messages are available: return the remaining credit."""
-        self.delivery_count = (self.delivery_count + self.credit) & _WRAP
+        self.delivery_count = (self.delivery_count + self.credit) & UINT_MAX
         self.credit = 0
         self.is_draining = False
         self.session.send_flow(self, drain=True)

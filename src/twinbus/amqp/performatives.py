@@ -45,7 +45,7 @@ from twinbus.amqp.delivery_states import (
     encode_state,
 )
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.limits import PERFORMATIVE_COUNT_MAX, Budget
+from twinbus.amqp.limits import PERFORMATIVE_COUNT_MAX, UINT_MAX, Budget
 from twinbus.amqp.transfers import (
     Disposition,
     Transfer,
@@ -65,7 +65,6 @@ __all__ = [
     "STATE_MODIFIED",
     "STATE_REJECTED",
     "STATE_RELEASED",
-    "UINT_MAX",
     "Accepted",
     "Attach",
     "Begin",
@@ -104,8 +103,6 @@ __all__ = [
 
 ROLE_SENDER: Final = False
 ROLE_RECEIVER: Final = True
-
-UINT_MAX: Final = 0xFFFFFFFF
 
 Symbols: TypeAlias = Array | Sequence[str] | None
 """A field of one or many symbols: decoding returns a Symbol or an Array, and a Symbol, an Array or

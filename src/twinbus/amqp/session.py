@@ -28,6 +28,7 @@ from twinbus.amqp.events import (
     WindowOpened,
 )
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.link import (
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -52,7 +53,6 @@ from twinbus.amqp.performatives import (
 if TYPE_CHECKING:
     from twinbus.amqp.connection import Connection
 
-_WRAP = 0xFFFFFFFF
 
 # Frame header, transfer performative and its widest fields, rounded up.
 TRANSFER_OVERHEAD_BYTES_MAX = 128
@@ -82,7 +82,7 @@ class Session:
         self._next_outgoing_id = 0
         self._next_delivery_id = 0
         self._remote_window = 0
-        self._remote_handle_max = _WRAP
+        self._remote_handle_max = UINT_MAX
         self._outbox: deque[bytes] = deque()
         self.owner: object = None
 
@@ -100,13 +100,13 @@ class Session:
             self._drain_outbox()
             return
         self._remote_window -= count
-        self._next_outgoing_id = (self._next_outgoing_id + count) & _WRAP
+        self._next_outgoing_id = (self._next_outgoing_id + count) & UINT_MAX
         self.connection.write_many(frames)
 
     def _drain_outbox(self) -> None:
         while self._outbox and self._remote_window:
             self._remote_window -= 1
-            self._next_outgoing_id = (self._next_outgoing_id + 1) & _WRAP
+            self._next_outgoing_id = (self._next_outgoing_id + 1) & UINT_MAX
             self.connection.write(self._outbox.popleft())
 
     @property
@@ -121,7 +121,7 @@ class Session:
 
     def reserve_delivery_ids(self, count: int) -> int:
         first = self._next_delivery_id
-        self._next_delivery_id = (first + count) & _WRAP
+        self._next_delivery_id = (first + count) & UINT_MAX
         return first
 
     def send_flow(self, link: AnyLink | None = None, *, drain: bool = False) -> None:
@@ -151,7 +151,7 @@ class Session:
         if self._incoming_left * 2 <= window and not self.is_ended:
             self.send_flow()
         self._is_update_scheduled = False
-        self._incoming_left = window - ((self._next_incoming_id - self._flow_at_id) & _WRAP)
+        self._incoming_left = window - ((self._next_incoming_id - self._flow_at_id) & UINT_MAX)
 
     # -- life -----------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Session:
     def receive_run(self, run: DeliveriesReceived, events: list[Event]) -> None:
         """Handle a run of transfers, each a whole delivery with the expected id."""
         count = len(run.payloads)
-        self._next_incoming_id = (self._next_incoming_id + count) & _WRAP
+        self._next_incoming_id = (self._next_incoming_id + count) & UINT_MAX
         self._incoming_left -= count
         run.link.count_run(run.first_id, count)
         events.append(run)
@@ -270,7 +270,7 @@ class Session:
         events.append(SessionEnded(self, wire_error(error)))
 
     def _on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> None:
-        self._next_incoming_id = (self._next_incoming_id + 1) & _WRAP
+        self._next_incoming_id = (self._next_incoming_id + 1) & UINT_MAX
         self._incoming_left -= 1
         if self._incoming_left < 0:
             raise AmqpError(
@@ -325,7 +325,7 @@ class Session:
     def _on_flow(self, flow: Flow, events: list[Event]) -> None:
         was_blocked = self.is_blocked
         start = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        in_transit = (self._next_outgoing_id - start) & _WRAP
+        in_transit = (self._next_outgoing_id - start) & UINT_MAX
         if in_transit >= 0x80000000:
             raise AmqpError(
                 Condition.INVALID_FIELD, "The flow acknowledges transfers that were never sent."

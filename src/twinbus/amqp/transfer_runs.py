@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.codec.primitives import unpack_u32
 from twinbus.amqp.events import DeliveriesReceived, Event
 from twinbus.amqp.frames import HEAD_BYTES, Frame, FrameBuffer
-from twinbus.amqp.limits import AmqpLimits
+from twinbus.amqp.limits import UINT_MAX, AmqpLimits
 from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.transfers import Transfer
 
 if TYPE_CHECKING:
     from twinbus.amqp.session import Session
 
-_WRAP: Final = 0xFFFFFFFF
 
 # Frames of one run: a sixth of a millisecond, after which other connections can be served.
 RUN_COUNT_MAX: Final = 64
@@ -111,7 +110,7 @@ def take_run(
         append(buf[pos + payload_at : stop])
         if keeps_tags:
             tags.append(buf[pos + tag_at + 2 : pos + tail_at])
-        delivery_id = (delivery_id + 1) & _WRAP
+        delivery_id = (delivery_id + 1) & UINT_MAX
         pos = stop
         count_max -= 1
     return payloads, tags, pos

@@ -35,7 +35,7 @@ from twinbus.amqp.codec.fixed_fields import BOOLEAN, UBYTE, UINT, decode_fixed_f
 from twinbus.amqp.codec.primitives import truncated, unpack_u32
 from twinbus.amqp.codec.types import UInt
 from twinbus.amqp.errors import CostlyValue, DecodeError
-from twinbus.amqp.limits import Budget
+from twinbus.amqp.limits import UINT_MAX, Budget
 from twinbus.amqp.message.properties import Header
 from twinbus.amqp.message.sections import (
     APPLICATION_PROPERTIES,
@@ -282,7 +282,7 @@ def with_properties(buf: bytes, starts: list[int], changes: dict[int, bytes]) ->
 
 
 EXPIRY_TIME, CREATION_TIME = 8, 9
-TTL_MS_UNSPECIFIED: Final = 0xFFFFFFFF
+TTL_MS_UNSPECIFIED: Final = UINT_MAX
 """The largest ttl of a header; with both times it means their difference."""
 # The maximum of the Azure SDK, which it uses for a later expiry.
 _EXPIRY_MS_MAX: Final = 253_402_243_199_000

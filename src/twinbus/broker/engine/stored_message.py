@@ -38,7 +38,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from twinbus.amqp.codec.decode import decode_value
-from twinbus.amqp.limits import STORED_LIMITS, Budget
+from twinbus.amqp.limits import STORED_LIMITS, UINT_MAX, Budget
 from twinbus.amqp.message.properties import property_field
 from twinbus.amqp.message.sections import scan_to_body
 from twinbus.broker.engine.descriptions import QueueDescription
@@ -75,7 +75,7 @@ EXPIRY = 0x02
 ANNOTATIONS = 0x04
 DELIVERY_ANNOTATIONS = 0x08
 
-TTL_MS_HEADER_MAX = 0xFFFFFFFF
+TTL_MS_HEADER_MAX = UINT_MAX
 """The AMQP header has a TTL of 32 bits; a longer one becomes this value."""
 
 PLAIN = b"\x00"

@@ -18,6 +18,7 @@ from twinbus.amqp.delivery_states import STATE_ACCEPTED, Error, Rejected, encode
 from twinbus.amqp.errors import AmqpError, Condition
 from twinbus.amqp.events import DeliveriesReceived, DeliveryReceived
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.link import ReceiverLink
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.access.rules import Claim
@@ -43,7 +44,6 @@ SEND_CREDIT = 2_000
 # The Azure SDK assumes 10,000 credits before it has received any; more at once is a flood.
 UNACKNOWLEDGED_MAX = 20_000
 # The deliveries of a run that would wrap around are handled one by one.
-DELIVERY_ID_MAX = 0xFFFFFFFF
 # Deliveries and outcomes remembered for the Azure SDK: its aio sender, used from several tasks
 # at once, sends a transfer twice, and also two messages under one delivery id. No rejection is
 # needed that is older than these deliveries.
@@ -125,7 +125,7 @@ class IncomingLink:
         if (
             event.message_format != FORMAT_MESSAGE
             or event.settled
-            or event.first_id + len(payloads) - 1 > DELIVERY_ID_MAX
+            or event.first_id + len(payloads) - 1 > UINT_MAX
             or description.status is not EntityStatus.ACTIVE
             or queue.is_deleted
             or namespace.failure is not None

@@ -48,6 +48,7 @@ from twinbus.broker.engine.stored_message import (
     pack_record,
 )
 from twinbus.common.clock import Instant
+from twinbus.encoding.splicing import TTL_MS_UNSPECIFIED
 from twinbus.message import PROPERTIES_BYTES_MAX
 
 ID_CHARACTERS_MAX: Final = 128
@@ -118,7 +119,6 @@ PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 _PING_BYTES = PING_CONTENT_TYPE.encode()
 PING_TTL_MS_MAX = 1_000
 
-TTL_MS_UNSPECIFIED = 0xFFFFFFFF
 # The years 1 to 9999, which every SDK can represent as a date.
 WALL_MS_MIN, WALL_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.link import SenderLink
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.engine.consumers import Consumer, DeliveryBatch, UnsettledQuota
@@ -30,7 +31,6 @@ from twinbus.cost.units import Operation, units_between
 if TYPE_CHECKING:
     from twinbus.broker.server.connection import ClientConnection
 
-_WRAP = 0xFFFFFFFF
 # Entries whose messages are all settled are dropped when there are more than this many.
 LEDGER_SWEEP = 64
 
@@ -64,7 +64,7 @@ class UnsettledDeliveries:
         if len(self._entries) >= self._sweep_at_count:
             self._sweep()
         # The ids between were used for settled deliveries and replies: nothing to remember.
-        first = self._next_id + ((first_id - self._next_id) & _WRAP)
+        first = self._next_id + ((first_id - self._next_id) & UINT_MAX)
         self._firsts.append(first)
         self._entries.append(DeliveryRun(first, count, run, end))
         self._next_id = first + count
@@ -79,9 +79,9 @@ class UnsettledDeliveries:
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """A range of wire ids as numbers that do not wrap, up to the last one sent so far."""
-        distance = ((first - self._next_id + 0x80000000) & _WRAP) - 0x80000000
+        distance = ((first - self._next_id + 0x80000000) & UINT_MAX) - 0x80000000
         low = self._next_id + distance
-        return max(0, low), min(self._next_id - 1, low + ((last - first) & _WRAP))
+        return max(0, low), min(self._next_id - 1, low + ((last - first) & UINT_MAX))
 
     def find(self, first: int, last: int) -> Iterator[tuple[int, int, DeliveryRun | None]]:
         """The parts of a range of wire ids that were sent: (first, count, entry or None).
@@ -276,7 +276,7 @@ class OutgoingLink:
                 locked_until_ms=None if grant.run is None else grant.run.locked_until_ms,
             )
             self._link.send_as(
-                (first_id + offset) & _WRAP,
+                (first_id + offset) & UINT_MAX,
                 payload,
                 TOKEN.pack(0, seq) if token is None else token,
                 settled=grant.run is None,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinbus.amqp.codec.types import Long, Symbol
 from twinbus.amqp.errors import AmqpError, Condition
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.link import SenderLink
 from twinbus.broker.access.rules import Claim
 from twinbus.broker.engine.queue import Queue
@@ -34,7 +35,7 @@ LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 
 # How long a client without a timeout waits for the next session, as in Azure.
 WAIT_S_DEFAULT = 65.0
-WAIT_MS_MAX = 0xFFFFFFFF
+WAIT_MS_MAX = UINT_MAX
 
 # .NET counts in tenths of microseconds, from the year 1.
 _TICKS_AT_1970 = 621_355_968_000_000_000

@@ -28,6 +28,7 @@ from twinbus.amqp.delivery_states import (
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.session import Session
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.broker.engine.chunk import span_mask, spans_of
@@ -46,7 +47,6 @@ from twinbus.broker.server.outgoing_link import DeliveryRun, UnsettledDeliveries
 if TYPE_CHECKING:
     from twinbus.broker.namespace.namespace import Namespace
 
-_WRAP = 0xFFFFFFFF
 
 # Runs of deliveries of 10 microseconds each, after which the clock is read.
 RUNS_BETWEEN_CLOCK_READS = 64
@@ -98,7 +98,7 @@ class SettlementAck:
 def answer(session: Session, first: int, last: int, state: bytes) -> None:
     """Send the result of a settlement to the receiver."""
     if not session.is_ended:
-        body = encode_disposition(False, first & _WRAP, last & _WRAP, True, state)
+        body = encode_disposition(False, first & UINT_MAX, last & UINT_MAX, True, state)
         session.connection.write(encode_frame(session.channel, body))
 
 

@@ -29,6 +29,7 @@ from twinbus.amqp.delivery_states import (
     encode_state,
 )
 from twinbus.amqp.errors import Condition
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.drivers.amqp.connection import AmqpConnection
 from twinbus.drivers.amqp.connection_pool import ConnectionPool, PooledConnection
 from twinbus.drivers.amqp.delivery_metadata import MetadataReader
@@ -148,7 +149,6 @@ async def _is_lost(messages: Sequence[ReceivedMessage], ask: Ask) -> bool:
 IDLE_LINK_S_MIN: Final = 30.0
 _LONG: Final = 0x81
 _MS_PER_S: Final = 1_000
-_UINT_MAX: Final = 0xFFFFFFFF
 
 
 class AmqpReceiver:
@@ -258,7 +258,7 @@ class AmqpReceiver:
                 deletes=self._deletes,
                 prefetch=self._prefetch,
                 session_filter={SESSION_FILTER: self.session_id} if self._has_session else None,
-                session_wait_ms=min(_UINT_MAX, max(1, int(wait_s * _MS_PER_S)))
+                session_wait_ms=min(UINT_MAX, max(1, int(wait_s * _MS_PER_S)))
                 if self._has_session
                 else None,
             )

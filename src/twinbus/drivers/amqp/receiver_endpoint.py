@@ -20,6 +20,7 @@ from twinbus.amqp.delivery_states import STATE_RELEASED, Rejected
 from twinbus.amqp.errors import Condition
 from twinbus.amqp.events import DeliveriesReceived, DeliveryReceived, DispositionReceived
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.performatives import ROLE_RECEIVER, Source
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.drivers.amqp.connection import CLOSE_TIMEOUT_S, AmqpConnection
@@ -27,8 +28,6 @@ from twinbus.drivers.amqp.delivery_metadata import MetadataReader
 from twinbus.drivers.amqp.errors import ConnectionLoss, refusal
 from twinbus.drivers.amqp.link_endpoint import FIRST, SECOND, SETTLED, UNSETTLED, LinkEndpoint
 from twinbus.errors import LinkDetached, ServiceInternalError
-
-_WRAP: Final = 0xFFFFFFFF
 
 # A few messages may arrive without credit for good reasons; too many of them would fill memory.
 SURPLUS_MAX: Final = 1_000
@@ -57,9 +56,9 @@ class Settlement:
         """Remove the ids of a range from the missing ones and return them."""
         missing = self.missing
         if span < len(missing):
-            ids = {(first + offset) & _WRAP for offset in range(span + 1)} & missing
+            ids = {(first + offset) & UINT_MAX for offset in range(span + 1)} & missing
         else:
-            ids = {each for each in missing if (each - first) & _WRAP <= span}
+            ids = {each for each in missing if (each - first) & UINT_MAX <= span}
         missing -= ids
         return ids
 
@@ -125,7 +124,7 @@ class ReceiverEndpoint(LinkEndpoint):
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
         first, count = event.first_id, len(event.payloads)
-        if first + count > _WRAP or self.link.credit < 0:
+        if first + count > UINT_MAX or self.link.credit < 0:
             super().on_deliveries(event)
             return
         ids = range(first, first + count)
@@ -222,7 +221,7 @@ class ReceiverEndpoint(LinkEndpoint):
     def on_disposition(self, event: DispositionReceived) -> None:
         if event.role:
             return
-        span = (event.last - event.first) & _WRAP
+        span = (event.last - event.first) & UINT_MAX
         for settlement in list(self._settlements):
             ids = settlement.take_answered(event.first, span)
             if ids:

@@ -16,6 +16,7 @@ from twinbus.amqp.delivery_states import STATE_ACCEPTED
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.message.message import AmqpValue, Message
 from twinbus.amqp.message.properties import Properties
 from twinbus.amqp.performatives import ROLE_RECEIVER, Source
@@ -33,7 +34,6 @@ from twinbus.errors import (
 # The number of responses that may be under way at once.
 ANSWER_CREDIT: Final = 100
 _MS_PER_S: Final = 1_000
-_UINT_MAX: Final = 0xFFFFFFFF
 
 
 class RequestNode(LinkEndpoint):
@@ -155,7 +155,7 @@ class ManagementNodeClient(RequestNode):
         self, operation: str, body: Mapping[str, Any], *, timeout_s: float, link_name: str = ""
     ) -> dict[str, Any]:
         """The body of a successful response, empty if it has none; raises ServiceError."""
-        timeout_ms = min(_UINT_MAX, max(1, int(timeout_s * _MS_PER_S)))
+        timeout_ms = min(UINT_MAX, max(1, int(timeout_s * _MS_PER_S)))
         properties = {
             "operation": f"com.microsoft:{operation}",
             "type": "entity-mgmt",

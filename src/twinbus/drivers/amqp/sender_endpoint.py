@@ -19,6 +19,7 @@ from twinbus.amqp.codec.types import Symbol
 from twinbus.amqp.delivery_states import Accepted, DeliveryState, Received, Rejected
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.limits import UINT_MAX
 from twinbus.amqp.performatives import ROLE_SENDER
 from twinbus.amqp.transfers import encode_disposition
 from twinbus.drivers.amqp.connection import AmqpConnection
@@ -27,7 +28,6 @@ from twinbus.drivers.amqp.link_endpoint import LinkEndpoint
 from twinbus.drivers.interface import LinkProperties
 from twinbus.errors import LinkDetached, ServiceError, ServiceInternalError
 
-_WRAP: Final = 0xFFFFFFFF
 _NULL: Final = b"\x40"
 
 # The limit of Service Bus if it reports none: its Standard tier.
@@ -147,13 +147,13 @@ class SenderEndpoint(LinkEndpoint):
 
     def _named(self, first: int, last: int) -> list[int]:
         """The deliveries under way in the range of a disposition."""
-        under_way, span = self._under_way, (last - first) & _WRAP
+        under_way, span = self._under_way, (last - first) & UINT_MAX
         if span == 0:
             return [first] if first in under_way else []
         if span < len(under_way):
-            ids = ((first + offset) & _WRAP for offset in range(span + 1))
+            ids = ((first + offset) & UINT_MAX for offset in range(span + 1))
             return [each for each in ids if each in under_way]
-        return [each for each in under_way if (each - first) & _WRAP <= span]
+        return [each for each in under_way if (each - first) & UINT_MAX <= span]
 
     def _settle(self, first: int, last: int) -> None:
         """A service that settles second waits until we have settled."""

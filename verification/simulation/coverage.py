@@ -56,10 +56,10 @@ SOMETIMES: Final = (
     "a mover found a message without a destination",
     "a destination was lost",
     "a mover's receipt said moved",
-    "a mover's receipt said parked",
-    "a mover's receipt said unsure",
+    "a mover's receipt said deferred",
+    "a mover's receipt said ambiguous",
     "a mover's receipt said lock-lost",
-    "a mover's receipt said left",
+    "a mover's receipt said released",
     "a mover's receipt said dead-lettered",
 )
 

@@ -102,7 +102,7 @@ def test_a_rule_of_the_namespace_is_made_and_deleted(
     clerk("send", "orders", "x")
     clerk.refused("queue", "create", "another")
     assert {"name": "clerk", "rights": ["Send", "Listen"]} in typed_there.json("key", "list")
-    assert "exists already" in typed_there.refused(*create, "--save", str(saved))
+    assert "already exists" in typed_there.refused(*create, "--save", str(saved))
     assert "'clerk'" in typed_there.refused(*create, "--show-keys")
 
     assert "--yes" in typed_there.refused("key", "delete", "clerk")

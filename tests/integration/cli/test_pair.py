@@ -277,7 +277,7 @@ def test_a_message_that_comes_while_a_queue_is_cleaned_up_keeps_it(
     ("arguments", "words"),
     [
         (["pair", "plan", "--primary-name", "a/b"], "'a/b'"),
-        (["pair", "plan", "--secondary", "env:NOTHING"], "no connection string in 'NOTHING'"),
+        (["pair", "plan", "--secondary", "env:NOTHING"], "'NOTHING'"),
         (["pair", "status", "--watch", "long"], "is not a time"),
         (["pair", "apply", "--output", "xml"], "--output: 'xml'"),
         (["backlog", "show", "7"], "x-servicebus-transfer/7"),

@@ -176,7 +176,7 @@ def test_a_group_can_be_let_in(typed_nowhere: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "path", "words"),
     [
-        ("", "a//b", "two in a row"),
+        ("", "a//b", "double slash"),
         ("[]", "a", "`twinbus pair`"),
         ('{"a": {"order": "dance", "is_held": false, "at": ""}}', "a", "command for 'a'"),
         ('{"$x": {"order": "hold", "is_held": true, "at": ""}}', "a", "command for '$x'"),

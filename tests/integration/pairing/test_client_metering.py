@@ -179,7 +179,7 @@ async def test_without_the_wish_nothing_is_in_the_way(
 @pytest.mark.parametrize(
     ("chosen", "sentence"),
     [
-        ({"metering": "/dev/null/books"}, "metering '/dev/null/books'"),
+        ({"metering": "/dev/null/books"}, "metering: '/dev/null/books'"),
         ({"audit": True}, "metering"),
         ({"metering": ""}, "metering: ''"),
         ({"metering": "a\0b"}, "metering: 'a"),

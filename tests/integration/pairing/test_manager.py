@@ -87,5 +87,5 @@ def test_a_namespace_is_named_by_a_plain_host(host: str) -> None:
     class Identity:
         async def get_token(self, *_scopes: str, **_options: Any) -> Any: ...
 
-    with pytest.raises(ConfigurationError, match="plain host name"):
+    with pytest.raises(ConfigurationError, match="host name"):
         NamespaceManager(host, Identity())

@@ -162,7 +162,7 @@ def test_receipts_alone_are_a_beginning(spark: SparkSession, logs: Path) -> None
 
     assert result.exit_code == 0
     assert "succeeded: 1 sent, 1 of them unproven, none missing." in result.stdout
-    assert "Used: receipts." in result.stdout
+    assert "Sources: receipts." in result.stdout
     assert "Without the audit log of the primary" in result.stdout
 
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_read_is_a_sentence(spark: SparkSession, tmp_path: Path) 
         (["--from", "2026-11-17", "--to", "2026-11-16", "--receipts", "."], "--from is not"),
         (["--primary-logs", "nowhere"], "'nowhere' not found"),
         (["--receipts", ".", "--output", "xml"], "--output: 'xml'"),
-        (["--receipts", ".", "--look"], "does not name the primary namespace"),
+        (["--receipts", ".", "--look"], "primary namespace is not set"),
     ],
 )
 def test_a_wrong_command_line_is_no_verdict(

@@ -12,7 +12,7 @@ import twinbus
 def link(orders: twinbus.QueueClient) -> Any:
     """What the parent is connected by: another one after every loss."""
     sender: Any = orders._ends().sender.paired_sender._links.primary()
-    return getattr(sender, "_end", None) or sender._line
+    return getattr(sender, "_end", None) or sender._link
 
 
 def main(driver: Any, ca_file: str) -> None:

@@ -56,7 +56,7 @@ def test_a_pair_that_is_not_ready_says_what_to_fix(servicebus_pair: NamespacePai
     sender = connection_string_with(servicebus_pair.secondary, Claim.SEND)
     result = run(**environment_of(servicebus_pair, SERVICEBUS_SECONDARY_CONNECTION_STRING=sender))
     assert result.exit_code == EXIT_NOT_READY
-    assert "not ready: 1 problem" in result.output
+    assert "Not ready: 1 problem" in result.output
     assert "Manage claim" in result.output and "`twinbus pair apply`" in result.output
 
 
@@ -148,7 +148,7 @@ def test_as_a_program_of_its_own(servicebus_pair: NamespacePairFixture) -> None:
     ("arguments", "words"),
     [
         ([], "Set SERVICEBUS_CONNECTION_STRING"),
-        (["--output", "yaml"], "--output cannot be 'yaml'"),
+        (["--output", "yaml"], "--output: 'yaml'"),
         (["--expected-outage", "soon"], "is not a time"),
         (["--expected-outage", "0s"], "greater than 0"),
         (["--primary", "nonsense"], "connection string"),

@@ -28,6 +28,7 @@ from twinbus.drivers.azure_sdk.sdk_link import (
     encoded_bytes,
     note_renewed,
 )
+from twinbus.drivers.azure_sdk.sdk_log import without_traceback
 from twinbus.drivers.interface import NEXT_SESSION, NextSession
 from twinbus.encoding.transit import ReceivedMessage
 from twinbus.errors import (
@@ -368,7 +369,8 @@ class SdkReceiver:
                 with self._watch.until(until_s):
                     link = await self._open(doing, session_wait_s=timeout_s)
                     try:
-                        return await operation(link)
+                        with without_traceback():
+                            return await operation(link)
                     except Exception as error:
                         raise self._failed(error, link, doing) from error
             finally:

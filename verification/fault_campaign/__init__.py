@@ -18,6 +18,8 @@
     history      what everybody wrote down
     clocks       wall clocks that jumped
     checker      the promise, over a history
+    explanations why a message is there twice
+    judging      the journals of an earlier run, judged again
     windows      when something was wrong, and with whom
     availability who was hindered, and by what
     undone       what a run had to do and did not, and who ended without being told

@@ -2,7 +2,8 @@
 promise was broken.
 
 --spark          the syphon on Spark, the prober, faults of disks and clocks
---full           such runs until there were 200,000 messages and 240 faults, within 40 minutes
+--full           such runs until there were 200,000 messages and 240 faults, within 40 minutes; one
+                 such run with --seed
 --hours N        such runs with new seeds for so long
 --judge DIR      no run: the journals in the directory of an earlier one, judged again
 
@@ -33,7 +34,8 @@ from verification.fault_campaign.timeline import as_svg, as_text, timeline_of
 
 FULL_MESSAGES: Final = 200_000
 FULL_FAULTS: Final = 240
-# Three runs take half an hour or so. One that is begun is not cut off: its books would be open.
+# Three runs take half an hour or so. A run that has begun is finished:
+# only a finished run can be checked.
 FULL_S_MAX: Final = 40 * 60.0
 # Three runs of two decks each.
 RUN_MESSAGES: Final = 68_000

@@ -61,8 +61,9 @@ class BrokerOptions:
     connections_max: int = 5_000
     """Connections with a valid token to one namespace; Service Bus allows as many."""
     strangers_max: int = 512
-    """Connections without a token, for each port; the oldest is closed for a new one. A handshake
-    takes milliseconds, so thousands of clients can connect within a second."""
+    """Connections without a token, for each port. If there are more, one of the address with the
+    most of them is closed: the one that made no progress for the longest time. A handshake takes
+    milliseconds, so thousands of clients can connect within a second."""
     tarpit_max: int = 0
     """How many of the connections that were evicted in a flood stay open for some seconds without
     being served, for each port (broker/listener/tarpit.py). ``twinbus serve`` uses the file

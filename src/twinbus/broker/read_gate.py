@@ -3,8 +3,8 @@
 A connection can be stopped for several reasons at the same time. It is read from while there is
 no reason to stop it and no unprocessed input.
 
-Rule 1: nothing more is read until all input is processed. So at most one read of a connection
-        waits here.
+Rule 1: nothing more is read until all input is processed. So a connection has at most one
+        unprocessed read in memory.
 """
 
 from __future__ import annotations

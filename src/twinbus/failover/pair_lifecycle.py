@@ -1,4 +1,4 @@
-"""Close and fault of the two factories of a pair (L1, L2).
+"""What happens when one factory of a pair closes or faults (L1, L2).
 
     hosting the syphon
       one faults     the other is faulted at once, the syphon stops
@@ -6,8 +6,8 @@
     not hosting it
       the factories are independent; closing the primary ends the pings
 
-Rule 1: closing the primary of a hosting pair closes the secondary too (L2): it is stopped first,
-        after the current chunk.
+Rule 1: closing the primary of a hosting pair closes the secondary too (L2): the syphon is
+        stopped first, after the current chunk.
 Rule 2: what is closed or faulted stays so; the first end of a side is the one that counts.
 """
 

@@ -12,7 +12,8 @@ The time of a send is split between the primary and the backlog (P10):
     |<---------- attempts at the primary ---------->|<-- reserve -->|
 
 A quarter of the time, at least a second, is kept for the backlog, so that the send which detects
-the outage can still divert its message.
+the outage can still divert its message. A send that cannot be diverted in its time, because the
+failover interval is longer, gives all its time to the primary.
 
     primary error: CALLER     raise it
                    THROTTLED  wait 10 s or more, send again, never divert (F2)
@@ -225,7 +226,7 @@ class SendDecision:
         self._unclear: str | None = None
         """Where the first ambiguous attempt went."""
         self._unclear_count = 0
-        self._awaits_ping_result = False
+        self._awaits_confirmation = False
         """Whether another send is confirming the failure that this one had, too."""
         self._confirms_until_s: float | None = None
         """Until when this send confirms a failure."""
@@ -247,11 +248,11 @@ class SendDecision:
         primary_end_s = self._primary_end_s()
         if now_s >= primary_end_s:
             return self._primary_time_is_up(now_s)
-        if self._awaits_ping_result:
+        if self._awaits_confirmation:
             decision_due_s = self._failover.decision_due_s
             if self._failover.health is Health.SUSPECT and now_s < decision_due_s:
                 return Wait(min(decision_due_s, primary_end_s)), []
-            self._awaits_ping_result = False
+            self._awaits_confirmation = False
         if now_s < self._not_before_s:
             return Wait(min(self._not_before_s, primary_end_s)), []
         timeout_s = primary_end_s - now_s
@@ -386,7 +387,7 @@ class SendDecision:
         hundred sends would each reopen a link, one after the other, before the entity is
         diverted (P25)."""
         if self._failover.health is Health.SUSPECT:
-            self._awaits_ping_result = True
+            self._awaits_confirmation = True
             return []
         if self._failover.health is Health.HEALTHY:
             self._confirms_until_s = now_s + CONFIRM_S

@@ -7,8 +7,9 @@
      "entity":"orders","event":"sent","message_id":"order-7",
      "via":"contoso/x-servicebus-transfer/3","bytes":311}
 
-Rule 1: a thread of its own writes: no send waits for a disk, and a full or broken one costs lines,
-        never sends. Neither does any other error of metering: count inside of ``harmless``.
+Rule 1: a thread of its own writes: no send waits for a disk. If the disk is full or broken, log
+        lines are lost, but no send fails. Other errors of metering fail no send either: call the
+        meter inside of ``harmless``.
 Rule 2: only operations with a successful answer are counted: an attempt that failed is not, even
         if it may have arrived.
 Rule 3: every client has a run of its own, and files that are named after it: processes share none,

@@ -2,7 +2,7 @@
 
     the secondary responds    the pair is complete: queues, links, pings, the hosted syphon
     it is unreachable         tried again soon: after 1 s, doubling to 5 s
-    it refuses                reported, and tried again later: its operator may solve that
+    it refuses                reported, and tried again later: its operator may correct that
 
 Rule 1: an error ends only its attempt; stop() ends all of them.
 """

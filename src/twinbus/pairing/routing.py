@@ -12,8 +12,9 @@ Rule 1: all senders of a factory share one routing; pairing replaces it as a who
         sends in progress can still be diverted.
 Rule 2: every change goes through ``publish``: subscribers get an event, and waiting tasks check
         the state again.
-Rule 3: a send that waits for the primary when its entity is diverted is interrupted, by a
-        cancellation of its task that is undone, as a timeout does it (P22).
+Rule 3: a send that waits for the primary when its entity is diverted is interrupted: its
+        task is cancelled, and the cancellation is taken back afterwards, as asyncio.timeout does
+        (P22).
 """
 
 from __future__ import annotations

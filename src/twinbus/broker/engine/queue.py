@@ -133,8 +133,8 @@ class Queue:
         self.history: DuplicateHistory | None = None
         """The ids it has seen, if it detects duplicates; set by the catalogue."""
         self.accessed_at_ms = 0
-        self.visit_count = 0
         """Wall time of the last attach or change since the process started."""
+        self.visit_count = 0
         self._timers = EngineTimers(self.chunk_cache.grace)
         self._requests: list[Request] = []
         self._load_count = 0

@@ -4,8 +4,8 @@ Every refusal is a rejected delivery with its own condition, because that is the
 which the Azure SDK passes the reason to its caller; the link stays attached. An acknowledgement is
 written after the commit, and consecutive ones share one frame.
 
-Rule 1: of a delivery only its numbers and the state that answered it are kept. An error would keep
-        its traceback, that its frames, and these the payload.
+Rule 1: of a delivery only its numbers and the state that answered it are kept. A kept
+        error would keep its traceback, the traceback its frames, and the frames the payload.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 SEND_CREDIT = 2_000
 # The Azure SDK assumes 10,000 credits before it has received any; more at once is a flood.
 UNACKNOWLEDGED_MAX = 20_000
-# The deliveries of a run that would wrap around are handled one by one.
 # Deliveries and outcomes remembered for the Azure SDK: its aio sender, used from several tasks
 # at once, sends a transfer twice, and also two messages under one delivery id. No rejection is
 # needed that is older than these deliveries.
@@ -125,6 +124,7 @@ class IncomingLink:
         if (
             event.message_format != FORMAT_MESSAGE
             or event.settled
+            # The deliveries of a run that would wrap around are handled one by one.
             or event.first_id + len(payloads) - 1 > UINT_MAX
             or description.status is not EntityStatus.ACTIVE
             or queue.is_deleted

@@ -124,7 +124,7 @@ def serve(
         int,
         typer.Option(
             help="Maximum number of connections without a token, per port; a new connection "
-            "replaces the oldest.",
+            "replaces one that made no progress for the longest time.",
             min=1,
         ),
     ] = STRANGERS_MAX,

@@ -2,8 +2,8 @@
 
 Rule 1: a plan follows the same rules as pairing (P4), and changes nothing.
 Rule 2: a namespace is reachable if it returns any response, also that a queue does not exist.
-Rule 3: no syphon receives from a backlog whose oldest message stays the same (Y7); while the
-        primary is unreachable this is expected.
+Rule 3: if the oldest message of the backlog stays the same, no syphon is receiving (Y7). This is
+        normal while the primary is unreachable.
 Rule 4: diversions are read from the journals, and the pause of a syphon from its state directory.
         Both are local files; without them nothing is reported.
 """

@@ -81,13 +81,13 @@ class SharedAttempt(Generic[T]):
 
 
 def _own(error: ServiceError) -> ServiceError:
-    """A copy of the error for this call; see errors.py, rule 1."""
+    """A copy of the error for this call; see drivers/amqp/errors.py, rule 1."""
     own = copy.copy(error)
     own.__cause__ = error.__cause__
     return own
 
 
-# The wait of a receive is for messages: the minimum and maximum time for its link to open.
+# A receive may wait long for messages. Opening its link gets at least and at most this much time.
 OPEN_TIMEOUT_S_MIN: Final = 10.0
 OPEN_TIMEOUT_S_MAX: Final = 30.0
 

@@ -5,8 +5,8 @@
     side  entity  message_id  copy  status  is_older  is_signed  born_ms
 
 Rule 1: a queue's copy is one stay. A message of a topic is one copy, however many subscriptions got
-        it: its stays have their publication in common. Its status is that of the stay that is
-        furthest from its end; with fewer stays than the topic made copies it is missing.
+        it: its stays have their publication in common. It has the worst status of its stays, in
+        the order of the table below; with fewer stays than the topic made copies it is missing.
 Rule 2: a message that moves on (forwarded, dead-lettered, due) leaves no copy behind. Its next
         stay names the one before: the later stay, the publication and what was dropped there
         belong to the entity and the copy of the first stay.
@@ -74,7 +74,7 @@ _STATUSES: Final = {
     "published": PUBLISHED,
 }
 # The last one decides for a message with several stays.
-_NEARER_TO_THE_END: Final = (
+_BEST_TO_WORST: Final = (
     MOVED_ON,
     PUBLISHED,
     DROPPED,
@@ -238,7 +238,7 @@ def with_status(places: DataFrame) -> DataFrame:
 
 def copies_of(places: DataFrame) -> DataFrame:
     """One row for each copy."""
-    distance = _by({name: rank for rank, name in enumerate(_NEARER_TO_THE_END)}, F.col("status"))
+    distance = _by({name: rank for rank, name in enumerate(_BEST_TO_WORST)}, F.col("status"))
     is_stay = F.col("number").isNotNull()
     # A rule of a subscription may give its copy another id.
     first_hand = F.when(~is_stay, 2).when(F.col("from_place").isNull(), 1).otherwise(0)

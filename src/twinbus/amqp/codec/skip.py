@@ -4,7 +4,7 @@ Rule 1: what skip_value accepts, decode_value accepts, but for map keys that are
         decoding ("a" as a short and as a long string): here keys are compared as bytes.
 Rule 2: a binary of any size costs the same, so that bodies cost nothing.
 Rule 3: checking takes at most a quarter of a microsecond a byte, so an event loop checks large
-        values in steps of so many bytes (skip_steps).
+        values in steps of a limited size (skip_steps).
 """
 
 from __future__ import annotations
